@@ -54,14 +54,16 @@ def rank_of_four(rank: int, given: argparse.Namespace) -> None:
     """The whole of a rank; the parent passes lines."""
     from sealtrain_nodes.wire.identity import NodeKey
     from sealtrain_nodes.wire.meeting import connect
-    from sealtrain_nodes.wire.membership import Listener, Membership, Peer
+    from sealtrain_nodes.wire.membership import Listener, Membership, RankPeer
 
     # One key for the ranks of a guest, or one for each rank: then everything goes over the wire.
     key, listener = NodeKey.make(lambda _: bytes.fromhex(given.seed)), Listener.open(given.host)
     say({"address": listener.address, "key": key.public_key.hex()})
     told = heard()
     membership = Membership(
-        tuple(Peer(tuple(peer["address"]), bytes.fromhex(peer["key"])) for peer in told["ranks"])
+        tuple(
+            RankPeer(tuple(peer["address"]), bytes.fromhex(peer["key"])) for peer in told["ranks"]
+        )
     )
     hybrid = given.world == "hybrid"
     import torch

@@ -36,7 +36,7 @@ from measured_on import machine
 from sealtrain.base.canonical import JsonValue
 from sealtrain.errors import SealtrainError
 from sealtrain.signing.dsse import Ed25519Signer
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.proofs import AcceptKey, ProveKey
 from sealtrain_together.federated import frames
 from sealtrain_together.federated.carrier import Carrier
@@ -113,12 +113,12 @@ def _held() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-def _talk(me: str, accepted: list[str]) -> Conversation:
+def _talk(me: str, accepted: list[str]) -> ChannelTerms:
     def signer(name: str) -> Ed25519Signer:
         seed = hashlib.sha256(f"benchmark {name}".encode()).digest()
         return Ed25519Signer(Ed25519PrivateKey.from_private_bytes(seed))
 
-    return Conversation(
+    return ChannelTerms(
         purpose=PURPOSE,
         context={"run_id": "4f" * 16},
         proof=ProveKey(signer(me)),

@@ -34,7 +34,7 @@ from sealtrain.training.errors import PeerUnreachable
 from sealtrain_rehearsal.simulator.guest import SimulatedGuest
 from sealtrain_rehearsal.simulator.pki import SimulatedPki
 from sealtrain_together.channel.answers import Done
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_together.federated.federation import Federation, Rounds
 from sealtrain_together.federated.frames import receive_frame, send_frame
@@ -207,7 +207,7 @@ def _holding(
     )
 
 
-def _conversation() -> Conversation:
+def _conversation() -> ChannelTerms:
     """Between guests of one simulated TEE, which accept only their own code."""
     pki = SimulatedPki(hashlib.sha256(b"medical benchmark").digest())
     guest = SimulatedGuest(pki, Secret(bytes(32)), _COMPOSE, random=os.urandom)
@@ -215,7 +215,7 @@ def _conversation() -> Conversation:
     def collect(binding: Binding) -> Evidence:
         return guest.evidence(binding, collateral=pki.collateral(_AT))
 
-    return Conversation(
+    return ChannelTerms(
         purpose=PURPOSE,
         context={"run_id": _RUN},
         proof=ProveGuest(collect),

@@ -37,7 +37,7 @@ from medical_task import (
 )
 from sealtrain.training.run import Inputs, Reporting, train
 from sealtrain_together.cut.activations import Expected, batch_of, decode, encode
-from sealtrain_together.cut.front import Reading
+from sealtrain_together.cut.front import RecordEncoding
 from sealtrain_together.cut.learning import Learning
 from sealtrain_together.federated.merging import merge
 from sealtrain_together.federated.update import Update, decode_state, encode_state
@@ -324,7 +324,7 @@ def _cut(task: Task, how: Way) -> tuple[States, Told]:
     }
     steps = task.settings.pooled_steps(task.parties)
     recipe = task.recipe(_peft(how), steps, collaboration=settings)
-    reading, learning = Reading.of(recipe, task.package), Learning(recipe, task.package)
+    reading, learning = RecordEncoding.of(recipe, task.package), Learning(recipe, task.package)
     front: Any = _kept_rows(task)
     reading = replace(reading, front=front)
     wire = learning.expected if how.sealed else None
@@ -444,7 +444,7 @@ class _Activations:
 
     dataset_id, root = "00" * 32, "00" * 32
 
-    def __init__(self, reading: Reading, wire: Expected | None, rows: Rows) -> None:
+    def __init__(self, reading: RecordEncoding, wire: Expected | None, rows: Rows) -> None:
         self.bytes = 0
         self._batches = []
         for at in range(0, len(rows), _SENT_TOGETHER):

@@ -225,7 +225,7 @@ def rank_of_two(rank: int, given: argparse.Namespace) -> None:
     """The whole of a rank; the parent passes lines between both."""
     from sealtrain_nodes.wire.identity import NodeKey
     from sealtrain_nodes.wire.meeting import connect
-    from sealtrain_nodes.wire.membership import Listener, Membership, Peer
+    from sealtrain_nodes.wire.membership import Listener, Membership, RankPeer
     from sharing.tls import Identity, client_context, server_context
 
     key, listener = NodeKey.make(), Listener.open(given.host)
@@ -239,7 +239,9 @@ def rank_of_two(rank: int, given: argparse.Namespace) -> None:
     )
     told = heard()
     membership = Membership(
-        tuple(Peer(tuple(peer["address"]), bytes.fromhex(peer["key"])) for peer in told["ranks"])
+        tuple(
+            RankPeer(tuple(peer["address"]), bytes.fromhex(peer["key"])) for peer in told["ranks"]
+        )
     )
     wire = connect(membership, rank, listener, key, bytes.fromhex(told["session"]), timeout_s=60)
     import torch

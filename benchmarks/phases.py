@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sealtrain.recipe.schema import Recipe, load_recipe
+from sealtrain.recipe.schema import PhaseRecipe, load_recipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
 from sealtrain.sealing.tabular.tokens import TokenShards
@@ -72,7 +72,7 @@ def measure(name: str, folder: Path, rounds: int, seconds: float) -> dict[str, A
     }
 
 
-def lengthened(recipe: Recipe, times: int) -> Recipe:
+def lengthened(recipe: PhaseRecipe, times: int) -> PhaseRecipe:
     """The recipe with so many times the steps, and the same number of checkpoints."""
     trainer = recipe.trainer
     changed = {"max_steps": trainer.max_steps * times, "save_steps": trainer.save_steps * times}
@@ -80,7 +80,7 @@ def lengthened(recipe: Recipe, times: int) -> Recipe:
 
 
 def _turn(
-    recipe: Recipe, base: Path, sides: Mapping[str, Any], folder: Path, *, backwards: bool
+    recipe: PhaseRecipe, base: Path, sides: Mapping[str, Any], folder: Path, *, backwards: bool
 ) -> dict[str, tuple[float, float]]:
     """Train both sides once: seconds of each, by the clock and of the processor."""
     spent = {}

@@ -38,7 +38,7 @@ from sealtrain_nodes.wire.handshake import Meeting
 from sealtrain_nodes.wire.handshake import initiate as wire_initiate
 from sealtrain_nodes.wire.handshake import respond as wire_respond
 from sealtrain_nodes.wire.identity import NodeKey
-from sealtrain_nodes.wire.membership import Membership, Peer
+from sealtrain_nodes.wire.membership import Membership, RankPeer
 from sealtrain_together.channel.frames import FrameReader, FrameWriter
 from sealtrain_together.channel.handshake import initiate, respond
 
@@ -102,7 +102,7 @@ def together(one: Way, other: Way) -> float:
 def wire() -> tuple[Way, Way]:
     """Two nodes of one rank each."""
     keys = (NodeKey.make(), NodeKey.make())
-    places = tuple(Peer(("127.0.0.1", 1), key.public_key) for key in keys)
+    places = tuple(RankPeer(("127.0.0.1", 1), key.public_key) for key in keys)
     membership, session = Membership(places), os.urandom(32)
     lower, higher = (
         Meeting(membership=membership, rank=rank, key=key, session=session, random=os.urandom)

@@ -46,12 +46,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from measured_on import give_up, machine
 from sealtrain.signing.ed25519 import Ed25519Signer
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.ports import listening
 from sealtrain_together.channel.proofs import AcceptKey, ProveKey
 from sealtrain_together.pads.accelerator import RemoteAccelerator
 from sealtrain_together.pads.dealer import Dealer, RemoteDealer, conversation
-from sealtrain_together.pads.engine import Spent
+from sealtrain_together.pads.engine import PadTimes
 from sealtrain_together.pads.exact_products import backend
 from sealtrain_together.pads.freivalds import CHECKS
 from sealtrain_together.pads.matrix import DIRECTIONS, PublicMatrix
@@ -87,7 +87,7 @@ class Training:
         self.losses: list[float] = []
 
     @property
-    def spent(self) -> Spent | None:
+    def spent(self) -> PadTimes | None:
         """Of an engine that works under pads."""
         return self.change.engine.spent if hasattr(self.change, "engine") else None
 
@@ -213,7 +213,7 @@ def _signer(seed: bytes) -> Ed25519Signer:
     return Ed25519Signer(Ed25519PrivateKey.from_private_bytes(seed))
 
 
-def _talk(run_id: str | None, mine: Ed25519Signer, theirs: Ed25519Signer) -> Conversation:
+def _talk(run_id: str | None, mine: Ed25519Signer, theirs: Ed25519Signer) -> ChannelTerms:
     accept = AcceptKey(frozenset({theirs.public}))
     return conversation(run_id, proof=ProveKey(mine), accept=accept, random=os.urandom)
 

@@ -46,7 +46,7 @@ import numpy as np
 from measured_on import give_up, machine
 from sealtrain.base.digests import file_sha256
 from sealtrain_together.travelling.program import ProgramSettings
-from sealtrain_together.travelling.schedule import HolderPlan, Plan
+from sealtrain_together.travelling.schedule import HolderPlan, TravelPlan
 from sharing.training import turns
 from travelling_page import ON_GPU, PARTS, page, printed
 from travelling_runs import HOLDERS, WAYS, Stage, Told, write_shard
@@ -82,11 +82,11 @@ Row = tuple[int, str, str]
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks"
 
 
-def plan_of(program: ProgramSettings, size: int, cap: int | None) -> Plan:
+def plan_of(program: ProgramSettings, size: int, cap: int | None) -> TravelPlan:
     """A run over so many bytes of all holders, with a buffer of at most ``cap`` bytes."""
     tokens = size // 2 // len(HOLDERS)
     whole = 2 * (size // len(HOLDERS))  # two halves, each as long as one holder's data
-    return Plan(
+    return TravelPlan(
         program=program,
         holders=tuple(HolderPlan(name=name, tokens=tokens, max_tokens=tokens) for name in HOLDERS),
         buffer_bytes=whole if cap is None else min(cap, whole),

@@ -29,7 +29,7 @@ from sealtrain.base.collector import pause_collection
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.ed25519 import Ed25519Signer
 from sealtrain_together.channel.channel import accept, connect
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.ports import listening
 from sealtrain_together.channel.proofs import AcceptKey, ProveKey
 from sealtrain_together.travelling import programs
@@ -38,8 +38,8 @@ from sealtrain_together.travelling.holder import HOLDER_PURPOSE, Holder
 from sealtrain_together.travelling.holder_memory import GivenFile, GivenTrips, GivingBounds
 from sealtrain_together.travelling.mapped_code import MappedCode
 from sealtrain_together.travelling.measurement import StateMeter
-from sealtrain_together.travelling.program import Program
-from sealtrain_together.travelling.schedule import Plan
+from sealtrain_together.travelling.program import TravellingModel
+from sealtrain_together.travelling.schedule import TravelPlan
 from sharing.data import BusFeed, ChannelFeed, TlsFeed, relay, serve_channel, serve_data
 from sharing.gradient import GRADIENT_PURPOSE, GradientHolder
 from sharing.model import MODEL_PURPOSE, ModelHolder, Routes
@@ -71,7 +71,7 @@ class Shard:
         return os.preadv(self._file, [view], HEADER_BYTES + offset)
 
 
-class Idle(Program):
+class Idle(TravellingModel):
     """Looks at nothing and learns nothing: for the cost of trips alone."""
 
     def train(self, tokens: memoryview) -> tuple[int, float]:
@@ -90,9 +90,9 @@ def accepting(*names: str) -> AcceptKey:
     return AcceptKey(frozenset(signer(name).public for name in names))
 
 
-def conversation(purpose: str, me: str, *others: str, context: Any = None) -> Conversation:
+def conversation(purpose: str, me: str, *others: str, context: Any = None) -> ChannelTerms:
     """Between two parties that know each other's keys."""
-    return Conversation(
+    return ChannelTerms(
         purpose=purpose,
         context=context,
         proof=ProveKey(signer(me)),
@@ -113,9 +113,9 @@ def channels_to(addresses: dict[str, tuple[str, int]], me: str) -> ChannelFeed:
     )
 
 
-def plan_of(fields: dict[str, Any]) -> Plan:
+def plan_of(fields: dict[str, Any]) -> TravelPlan:
     """A plan of a line."""
-    return Plan.from_dict(fields)
+    return TravelPlan.from_dict(fields)
 
 
 class Holders:
@@ -271,7 +271,7 @@ class Devices:
     def travel(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Wait for an orchestrator, with a buffer of so many bytes."""
         self.travelling.close()
-        programs.Program = Idle if asked["idle"] else Program  # type: ignore[misc]
+        programs.Program = Idle if asked["idle"] else TravellingModel  # type: ignore[misc]
         device = LentAccelerator(asked["buffer"], patience=PATIENCE)
         talk = conversation(CONTROL_PURPOSE, "device", "lead")
         control, writes = self.travelling.enter_context(
@@ -282,7 +282,7 @@ class Devices:
     def feed(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Get ready to train on data that holders share."""
         plan = plan_of(asked["plan"])
-        program = (Idle if asked["idle"] else Program)(plan.program)
+        program = (Idle if asked["idle"] else TravellingModel)(plan.program)
         began = time.perf_counter()
         feed: TlsFeed | BusFeed | ChannelFeed
         if asked["way"] in ("tls+bus", "own+bus"):
@@ -323,7 +323,7 @@ class Devices:
         """Seconds of each way to measure a state after one step of training, best of so many."""
         import torch
 
-        program = Program(plan_of(asked["plan"]).program)
+        program = TravellingModel(plan_of(asked["plan"]).program)
         program.train(memoryview(bytes(program.settings.step_bytes)))
         meter = StateMeter(program)
         code = MappedCode({}, program.code())
@@ -361,7 +361,7 @@ class Devices:
             chunk = memoryview(bytearray(trip.size))
             sources[trip.holder].read_into(trip.offset, chunk)
             chunks.append(chunk)
-        program = Program(plan.program)
+        program = TravellingModel(plan.program)
         began = time.perf_counter()
         for chunk in chunks:
             program.train(chunk)

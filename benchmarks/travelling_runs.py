@@ -23,8 +23,8 @@ from sealtrain_together.channel.ports import listening
 from sealtrain_together.channel.proofs import ProveKey
 from sealtrain_together.travelling.orchestrator import Orchestrator, TravelLog
 from sealtrain_together.travelling.parties import Parties, join_holder
-from sealtrain_together.travelling.program import Program
-from sealtrain_together.travelling.schedule import Plan
+from sealtrain_together.travelling.program import TravellingModel
+from sealtrain_together.travelling.schedule import TravelPlan
 from sharing.gradient import GRADIENT_PURPOSE, gradient_steps, train_apart
 from sharing.model import LEAD, MODEL_PURPOSE, Baton, Routes
 from sharing.tls import Identity
@@ -151,7 +151,7 @@ class Stage:
         """Where a holder's tokens lie."""
         return self._folder / f"{name}.bin"
 
-    def run(self, way: str, plan: Plan, *, idle: bool = False) -> Told:
+    def run(self, way: str, plan: TravelPlan, *, idle: bool = False) -> Told:
         """Train once.
 
         Args:
@@ -180,16 +180,16 @@ class Stage:
         parties = (*self.holders.values(), *self.learners.values(), self.gateway, self.device)
         return time.process_time() + sum(party.ask("spent")["seconds"] for party in parties)
 
-    def measured(self, plan: Plan, times: int) -> Told:
+    def measured(self, plan: TravelPlan, times: int) -> Told:
         """Seconds of each way to measure the state of a plan's program."""
         return self.device.ask("measured", plan=plan.to_dict(), times=times)
 
-    def pooled(self, plan: Plan) -> Told:
+    def pooled(self, plan: TravelPlan) -> Told:
         """Train where all data are there already: ``training`` and ``model``."""
         shards = {name: str(self.shard(name)) for name in HOLDERS}
         return self.device.ask("pooled", plan=plan.to_dict(), shards=shards)
 
-    def _travelling(self, plan: Plan, idle: bool) -> Told:
+    def _travelling(self, plan: TravelPlan, idle: bool) -> Told:
         began = time.perf_counter()
         ports = self.device.ask("travel", buffer=plan.buffer_bytes, idle=idle)
         parties = Parties(
@@ -229,10 +229,10 @@ class Stage:
             "timers": progress.timers,
             "trips": len(progress.losses),
             "processor": processor,
-            "model": Program(plan.program, state).digest(),
+            "model": TravellingModel(plan.program, state).digest(),
         }
 
-    def _model(self, plan: Plan) -> Told:
+    def _model(self, plan: TravelPlan) -> Told:
         results: queue.Queue[Baton | None] = queue.Queue()
 
         def take(sock: socket.socket) -> None:
@@ -242,7 +242,7 @@ class Stage:
                     results.put(baton)
 
         trips = list(turns(plan))
-        program = Program(plan.program)
+        program = TravellingModel(plan.program)
         with listening(LOOPBACK, take, what="lead") as here:
             ports = {name: learner.ports["model"] for name, learner in self.learners.items()}
             ports[LEAD] = here[1]
@@ -274,7 +274,7 @@ class Stage:
             "model": program.digest(),
         }
 
-    def _gradient(self, plan: Plan) -> Told:
+    def _gradient(self, plan: TravelPlan) -> Told:
         steps, _ = gradient_steps(plan)
         with ExitStack() as stack:
             channels = {}

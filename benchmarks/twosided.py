@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, TextIO
 
 import pyarrow as pa
 
-from sealtrain.recipe.schema import Recipe
+from sealtrain.recipe.schema import PhaseRecipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.sealing.sealer import NewDataset, SealOptions, seal_dataset
@@ -130,7 +130,7 @@ def seal(source: Path, out: Path, *, owner: str, name: str, **options: Any) -> S
 
 
 def run(
-    recipe: Recipe,
+    recipe: PhaseRecipe,
     base_dir: Path,
     datasets: Mapping[str, Any],
     store: Any,

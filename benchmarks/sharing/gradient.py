@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from sealtrain.errors import DataInvalid
 from sealtrain.training.errors import ChannelBroken
 from sealtrain_together.travelling.parties import Progress
-from sealtrain_together.travelling.program import Program
+from sealtrain_together.travelling.program import TravellingModel
 from sealtrain_together.travelling.states import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from sealtrain_together.channel.channel import AttestedChannel
     from sealtrain_together.travelling.holder import TokenSource
-    from sealtrain_together.travelling.schedule import Plan
+    from sealtrain_together.travelling.schedule import TravelPlan
 
     Gradient = NDArray[np.float32]
 
@@ -36,7 +36,7 @@ _HEAD = struct.Struct(">dd")
 _GRADIENT, _STATE = b"g", b"s"
 
 
-def gradient_steps(plan: Plan) -> tuple[int, int]:
+def gradient_steps(plan: TravelPlan) -> tuple[int, int]:
     """How many steps a plan has, and how many bytes of each holder a step reads.
 
     Raises:
@@ -63,12 +63,16 @@ class GradientHolder:
     """
 
     def __init__(
-        self, plan: Plan, source: TokenSource, *, timer: Callable[[], float] = time.perf_counter
+        self,
+        plan: TravelPlan,
+        source: TokenSource,
+        *,
+        timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         _, self._share = gradient_steps(plan)
         self._source = source
         self._timer = timer
-        self._program = Program(plan.program)
+        self._program = TravellingModel(plan.program)
         self._chunk = memoryview(bytearray(self._share))
         self._offset = 0
 

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 
 from sealtrain.errors import DataInvalid
 from sealtrain_together.channel.channel import AttestedChannel, connect
-from sealtrain_together.travelling.program import Program
+from sealtrain_together.travelling.program import TravellingModel
 from sealtrain_together.travelling.states import MAX_STATE_BYTES
 from sharing.training import turns
 
 if TYPE_CHECKING:
-    from sealtrain_together.channel.handshake import Conversation
+    from sealtrain_together.channel.handshake import ChannelTerms
     from sealtrain_together.channel.streams import Address
     from sealtrain_together.travelling.holder import TokenSource
-    from sealtrain_together.travelling.schedule import Plan
+    from sealtrain_together.travelling.schedule import TravelPlan
 
 MODEL_PURPOSE = "share-model"
 LEAD = "lead"
@@ -80,7 +80,7 @@ class Routes:
     def __init__(
         self,
         addresses: Mapping[str, Address],
-        conversation: Callable[[str], Conversation],
+        conversation: Callable[[str], ChannelTerms],
         *,
         timeout: float,
     ) -> None:
@@ -117,7 +117,7 @@ class ModelHolder:
     def __init__(
         self,
         name: str,
-        plan: Plan,
+        plan: TravelPlan,
         source: TokenSource,
         routes: Routes,
         *,
@@ -128,7 +128,7 @@ class ModelHolder:
         self._source = source
         self._routes = routes
         self._timer = timer
-        self._program = Program(plan.program)
+        self._program = TravellingModel(plan.program)
         self._chunk = bytearray(plan.chunk_bytes)
 
     def serve(self, channel: AttestedChannel) -> None:

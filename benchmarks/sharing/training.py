@@ -11,10 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from sealtrain_together.travelling.parties import Progress
-from sealtrain_together.travelling.schedule import Plan, Rotation, Trip
+from sealtrain_together.travelling.schedule import TravelPlan, Trip, TripRotation
 
 if TYPE_CHECKING:
-    from sealtrain_together.travelling.program import Program
+    from sealtrain_together.travelling.program import TravellingModel
 
 
 class Feed(Protocol):
@@ -27,17 +27,17 @@ class Feed(Protocol):
         """Wait for the oldest chunk that was asked for and not taken yet; ``into`` is as long."""
 
 
-def turns(plan: Plan) -> Iterator[Trip]:
+def turns(plan: TravelPlan) -> Iterator[Trip]:
     """The trips of a run in which no holder is refused, in their order."""
-    rotation, half = Rotation(plan), 0
+    rotation, half = TripRotation(plan), 0
     while (trip := rotation.next(half)) is not None:
         yield trip
         half = 1 - half
 
 
 def train_fed(
-    program: Program,
-    plan: Plan,
+    program: TravellingModel,
+    plan: TravelPlan,
     feed: Feed,
     *,
     buffer: memoryview | None = None,

@@ -24,7 +24,7 @@ from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
 
 
 class PlainRecords:
@@ -71,7 +71,7 @@ class ForgetfulStore:
         """Nothing was left over."""
 
 
-def train_in_the_clear(recipe: Recipe, records: Path, base_dir: Path) -> dict[str, Any]:
+def train_in_the_clear(recipe: PhaseRecipe, records: Path, base_dir: Path) -> dict[str, Any]:
     """Train the recipe on plaintext.
 
     Args:

@@ -32,7 +32,7 @@ from sealtrain.errors import LimitExceeded, SealtrainError, SignatureInvalid
 from sealtrain.training.errors import ChannelBroken, ChannelCut, ChannelRefused, PeerUnreachable
 from sealtrain_together.channel import channel as channels
 from sealtrain_together.channel.frames import MAX_PLAINTEXT, FrameReader, FrameWriter, derive_next
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.proofs import AcceptKey, ProveKey
 
 pytestmark = pytest.mark.claim("C70")
@@ -73,7 +73,7 @@ class Frames:
         return frame
 
 
-def refused(ours: Conversation, theirs: Conversation) -> tuple[SealtrainError, SealtrainError]:
+def refused(ours: ChannelTerms, theirs: ChannelTerms) -> tuple[SealtrainError, SealtrainError]:
     """What both sides say of a handshake that must not succeed."""
     with called(theirs) as (address, outcome, thread):
         with pytest.raises(SealtrainError) as caught:

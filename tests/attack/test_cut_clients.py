@@ -23,7 +23,7 @@ from sealtrain_together.channel.proofs import ProveKey
 from sealtrain_together.cut.messages import (
     Ask,
     BeginCut,
-    Known,
+    NotedState,
     OwnerJoined,
     receive_message,
     send_message,
@@ -97,7 +97,7 @@ def answered(at: Any, owner: str, envelope: Envelope, **changed: Any) -> Any:
     """What the server does about a consent; its next word."""
     with at.channel(owner) as channel:
         receive_message(channel, BeginCut)
-        send_message(channel, Known())
+        send_message(channel, NotedState())
         own = [own_dataset(dataset) for dataset in at.recipe.datasets if dataset.owner == owner]
         send_message(channel, joined(owner, envelope, own, **changed))
         return channel.receive(max_bytes=1 << 20)
@@ -274,7 +274,7 @@ def test_a_server_trains_on_no_records_that_are_counted_falsely(
         assert A not in at.clients.present
         with at.channel(A) as channel:
             receive_message(channel, BeginCut)
-            send_message(channel, Known())
+            send_message(channel, NotedState())
             send_message(channel, joined(A, consent(at, A), own, counts=honest))
             wait_until(lambda: A in at.clients.present, 10)
 
@@ -288,7 +288,7 @@ def test_a_server_gets_no_records_that_were_not_consented_to(recipe: Any, expect
         send_message(server, Ask(kind="records", dataset_id=another, number=0))
         with pytest.raises(ChannelBroken, check=carries(check="cut")):
             client.serve(mine)
-        assert receive_message(server, Known).sealed is None
+        assert receive_message(server, NotedState).sealed is None
         assert receive_message(server, OwnerJoined).owner == A
         assert client.sent == 0
 
@@ -299,7 +299,7 @@ def test_an_owner_that_dies_is_named_with_its_dataset_and_message(
 ) -> None:
     with site(recipe, patience=1.0) as at, at.channel(A) as channel:
         receive_message(channel, BeginCut)
-        send_message(channel, Known())
+        send_message(channel, NotedState())
         own = [own_dataset(dataset) for dataset in recipe.datasets if dataset.owner == A]
         envelope = consent(at, A)
         send_message(channel, joined(A, envelope, own))

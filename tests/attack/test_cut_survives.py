@@ -30,7 +30,7 @@ from sealtrain.training.run import Checkpoints, Inputs, Reporting, train
 from sealtrain_together.cut.messages import (
     Ask,
     BeginCut,
-    Known,
+    NotedState,
     OwnerJoined,
     receive_message,
     send_message,
@@ -247,7 +247,7 @@ def test_an_owner_gives_a_server_that_was_put_back_no_share_and_no_consent(
         with pytest.raises(CheckpointRefused):
             client.serve(mine)
         mine.close()
-        assert receive_message(server, Known).sealed == client.note.sealed
+        assert receive_message(server, NotedState).sealed == client.note.sealed
         assert server.receive(max_bytes=1 << 20) is None
     assert client.sent == 0
 
@@ -260,10 +260,10 @@ def test_a_state_is_noted_on_disk_before_the_server_hears_of_it(tmp_path: Path) 
         thread = threading.Thread(target=_until_lost, args=(client, mine), daemon=True)
         thread.start()
         send_message(server, BeginCut(run_id=RUN_ID, **at.target.to_dict()))
-        receive_message(server, Known)
+        receive_message(server, NotedState)
         receive_message(server, OwnerJoined)
         send_message(server, Ask(kind="sealed", sealed=state))
-        assert receive_message(server, Known).sealed == state
+        assert receive_message(server, NotedState).sealed == state
         assert Note.load(tmp_path).sealed == state
         skipped = SealedCutState(counter=3, step=6, digest=digest("three"), previous=digest("two"))
         send_message(server, Ask(kind="sealed", sealed=skipped))

@@ -27,7 +27,7 @@ from federated_world import (
 from polling import wait_until
 
 from sealtrain.base.canonical import canonical_json
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.errors import TooFewParties
 from sealtrain_together.federated.frames import HEAD, LOST, NODES, REPLY, TAKEN
 from sealtrain_together.federated.mathematics import Merging, Taken
@@ -44,8 +44,8 @@ def began(world: FederatedWorld, *names: str) -> None:
         world.party(name)
 
 
-def of_guests(compose: bytes = COMPOSE) -> Conversation:
-    return Conversation(
+def of_guests(compose: bytes = COMPOSE) -> ChannelTerms:
+    return ChannelTerms(
         purpose=PURPOSE,
         context={"run_id": "4f" * 16},
         proof=guest(compose),

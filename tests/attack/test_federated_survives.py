@@ -41,7 +41,7 @@ from sealtrain_together.errors import TooFewParties, UpdateRefused
 from sealtrain_together.federated.federation import Merged
 from sealtrain_together.federated.mathematics import Merging
 from sealtrain_together.federated.messages import PartyJoined, SealedState
-from sealtrain_together.federated.states import LeadStates, Standing, present_after
+from sealtrain_together.federated.states import FederationStanding, LeadStates, present_after
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C224", "C225", "C226")]
 
@@ -74,7 +74,9 @@ class Leads:
         world = self.world
         world.log = RunLog(RUN_ID)
 
-        def take_up(journal: dict[str, Any], sealed: SealedState, standing: Standing) -> None:
+        def take_up(
+            journal: dict[str, Any], sealed: SealedState, standing: FederationStanding
+        ) -> None:
             self.resumed.append(standing.round)
             world.log = RunLog.restore(RUN_ID, journal["log"])
             for party in present_after(world.log.entries):

@@ -27,7 +27,7 @@ from relays import altering, carried
 from sealtrain.errors import SealtrainError
 from sealtrain.training.errors import ChannelBroken, ChannelCut, ChannelRefused, PeerUnreachable
 from sealtrain_nodes.wire.meeting import Wire
-from sealtrain_nodes.wire.membership import Listener, Membership, Peer
+from sealtrain_nodes.wire.membership import Listener, Membership, RankPeer
 
 if not COLLECTING:
     import torch
@@ -204,8 +204,8 @@ def test_a_call_that_is_led_to_another_node_connects_nobody() -> None:
         peers = world.membership.peers
         crossed = Membership(
             (
-                Peer(to_one.address, peers[0].public_key),
-                Peer(to_zero.address, peers[1].public_key),
+                RankPeer(to_one.address, peers[0].public_key),
+                RankPeer(to_zero.address, peers[1].public_key),
                 peers[2],
             )
         )
@@ -233,7 +233,7 @@ def test_frames_of_a_run_before_a_restart_are_none_of_the_run_after_it(session: 
     listeners = [Listener.open("127.0.0.1") for _ in range(2)]
     members = Membership(
         tuple(
-            Peer(listener.address, key.public_key)
+            RankPeer(listener.address, key.public_key)
             for listener, key in zip(listeners, first.keys, strict=True)
         )
     )

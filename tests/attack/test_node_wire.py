@@ -25,7 +25,7 @@ from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.training.errors import ChannelBroken, ChannelCut, ChannelRefused, PeerUnreachable
 from sealtrain_nodes.wire.identity import NodeKey
 from sealtrain_nodes.wire.meeting import Wire
-from sealtrain_nodes.wire.membership import Listener, Membership, Peer
+from sealtrain_nodes.wire.membership import Listener, Membership, RankPeer
 
 if not COLLECTING:
     import torch
@@ -52,7 +52,7 @@ def refused(found: Any, check: str) -> bool:
 def swapped(world: World, rank: int, key: NodeKey) -> Membership:
     """The membership as somebody with another key would write it."""
     peers = list(world.membership.peers)
-    peers[rank] = Peer(peers[rank].address, key.public_key)
+    peers[rank] = RankPeer(peers[rank].address, key.public_key)
     return Membership(tuple(peers))
 
 
@@ -106,9 +106,9 @@ def test_a_rank_does_not_pass_for_another_with_the_key_of_its_own_node() -> None
         lies.connect(1)
 
     class Claiming(Membership):
-        def peer(self, rank: int) -> Peer:
+        def peer(self, rank: int) -> RankPeer:
             known = super().peer(rank)
-            return Peer(known.address, third.public_key) if rank == 1 else known
+            return RankPeer(known.address, third.public_key) if rank == 1 else known
 
     claimed = Claiming(world.membership.peers)
     first, _ = in_threads(
@@ -131,7 +131,7 @@ def test_ranks_of_one_node_are_told_apart_by_their_statement() -> None:
     def membership(order: tuple[int, ...]) -> Membership:
         return Membership(
             tuple(
-                Peer(addresses[other], key.public_key)
+                RankPeer(addresses[other], key.public_key)
                 for other, key in zip(order, keys, strict=True)
             )
         )
@@ -156,7 +156,7 @@ def test_a_node_of_another_session_or_membership_is_refused(check: str) -> None:
     world = World.of(2)
     other: dict[str, Any] = {"session_id": os.urandom(32)}
     if check == "membership":
-        more = Peer(("127.0.0.1", 9), NodeKey.make().public_key)
+        more = RankPeer(("127.0.0.1", 9), NodeKey.make().public_key)
         other = {"membership": Membership((*world.membership.peers, more))}
     first, _ = in_threads(
         [

@@ -36,7 +36,7 @@ from sealtrain_nodes.guest.lead import LeadNode
 from sealtrain_nodes.guest.leadchannel import LeadChannel
 from sealtrain_nodes.messages import PURPOSE, send
 from sealtrain_together.channel.channel import AttestedChannel, accept
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 
 pytestmark = pytest.mark.claim("C161")
 
@@ -287,7 +287,7 @@ def led(world: World, *acts: Act) -> Iterator[Node]:
 
     def lead() -> None:
         sock, _address = listener.accept()
-        conversation = Conversation(
+        conversation = ChannelTerms(
             purpose=PURPOSE,
             context=None,
             proof=guest(compose),

@@ -47,7 +47,7 @@ from sealtrain_nodes.errors import NodeMissing, NodeRefused, NodeTaken
 from sealtrain_nodes.guest.lead import LeadNode
 from sealtrain_nodes.messages import PURPOSE, FromLead, receive
 from sealtrain_together.channel.channel import connect
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.proofs import ProveKey
 
 pytestmark = [pytest.mark.long, pytest.mark.claim("C160")]
@@ -84,7 +84,7 @@ def open_descriptors() -> int:
 def told(world: World, lead: Lead, context: dict[str, Any]) -> FromLead:
     """What the lead says to a guest of the deployment with another greeting."""
     compose = world.locked.compose_bytes
-    conversation = Conversation(
+    conversation = ChannelTerms(
         purpose=PURPOSE,
         context=context,
         proof=guest(compose),
@@ -110,7 +110,7 @@ def test_nodes_that_prove_themselves_meet_and_learn_the_same(world: World, lead:
 
 def test_an_impostor_without_evidence_learns_nothing(world: World, lead: Lead) -> None:
     compose = world.locked.compose_bytes
-    conversation = Conversation(
+    conversation = ChannelTerms(
         purpose=PURPOSE,
         context={"version": 1, "node": 1},
         proof=ProveKey(signer("mallory")),

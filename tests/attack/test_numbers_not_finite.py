@@ -42,7 +42,7 @@ from sealtrain.training.models.merging import merge_folder
 from sealtrain.training.saved_model import BaseFolder, save_files
 from sealtrain.training.telemetry.metric_gate import MetricGate
 from sealtrain.training.telemetry.monitor import ALERTS_FILE, METRICS_FILE, Monitor
-from sealtrain_together.travelling.program import Program, ProgramSettings
+from sealtrain_together.travelling.program import ProgramSettings, TravellingModel
 
 if not COLLECTING:
     import torch
@@ -392,7 +392,7 @@ def test_value_and_step_leave_as_the_policy_says(
 
 
 def test_a_chunk_of_a_travelling_training_that_ends_in_nan_ends_the_training() -> None:
-    free = Program(ProgramSettings(**PROGRAM.model_dump()))
+    free = TravellingModel(ProgramSettings(**PROGRAM.model_dump()))
     with torch.no_grad():
         next(free.model.parameters()).fill_(float("nan"))
     with pytest.raises(TrainingDiverged) as raised:

@@ -47,13 +47,13 @@ from sealtrain_together.travelling.capability import (
     Written,
     write_chunk,
 )
-from sealtrain_together.travelling.control import Challenge
+from sealtrain_together.travelling.control import WipeChallenge
 from sealtrain_together.travelling.holder import Holder, Provision
 from sealtrain_together.travelling.holder_memory import GivenTrips, GivingBounds
 from sealtrain_together.travelling.mapped_code import MappedCode, hash_mapped, release_pages
 from sealtrain_together.travelling.measurement import StateMeter, fingerprint_of_bytes
 from sealtrain_together.travelling.parties import join_holder
-from sealtrain_together.travelling.program import Program
+from sealtrain_together.travelling.program import TravellingModel
 from sealtrain_together.travelling.standby import Standby
 
 if not COLLECTING:
@@ -322,11 +322,11 @@ def test_the_plan_holds_a_holder_to_its_limit() -> None:
         assert came.tokens == {"clinic-a": 512, "clinic-b": 512, "clinic-c": 192}
 
 
-def _a_weight(program: Program) -> None:
+def _a_weight(program: TravellingModel) -> None:
     next(program.model.parameters()).data.view(-1)[0] += 1e-3
 
 
-def _one_bit_of_a_moment(program: Program) -> None:
+def _one_bit_of_a_moment(program: TravellingModel) -> None:
     *_, (name, moment) = (
         tensor for tensor in program.tensors() if tensor[0].endswith("exp_avg_sq")
     )
@@ -334,21 +334,21 @@ def _one_bit_of_a_moment(program: Program) -> None:
     assert name.startswith("optimizer.")
 
 
-def _a_step_of_the_optimizer(program: Program) -> None:
+def _a_step_of_the_optimizer(program: TravellingModel) -> None:
     state = next(iter(program.optimizer.state.values()))
     state["step"] += 1
 
 
-def _a_tensor_more(program: Program) -> None:
+def _a_tensor_more(program: TravellingModel) -> None:
     kept = next(iter(program.optimizer.state.values()))
     kept["spare"] = torch.ones(3)
 
 
-def _a_buffer(program: Program) -> None:
+def _a_buffer(program: TravellingModel) -> None:
     program.model.register_buffer("hidden", torch.zeros(2))
 
 
-CHANGED_STATES: dict[str, Callable[[Program], None]] = {
+CHANGED_STATES: dict[str, Callable[[TravellingModel], None]] = {
     "a weight": _a_weight,
     "one bit of a moment": _one_bit_of_a_moment,
     "a step of the optimizer": _a_step_of_the_optimizer,
@@ -384,7 +384,7 @@ def test_an_unchanged_state_is_trained_on_after_a_wait(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("kind", ["frozen weight", "buffer"])
 def test_a_block_that_training_never_changes_is_compared_at_every_boundary(kind: str) -> None:
     """It is altered while training runs, when no wait would show it, and no list marks it."""
-    program = Program(PROGRAM)
+    program = TravellingModel(PROGRAM)
     frozen = program.model.transformer.wpe.weight.requires_grad_(requires_grad=False)
     program.model.register_buffer("mask", torch.zeros(1 << 17))  # two blocks of 2**18 bytes
     meter = StateMeter(program)
@@ -427,7 +427,7 @@ def test_a_fingerprint_of_another_moment_is_found_out(monkeypatch: pytest.Monkey
 
 @pytest.mark.claim("C216")
 def test_a_measurement_follows_the_bytes_and_the_key_alone() -> None:
-    program, key = Program(PROGRAM), os.urandom(32)
+    program, key = TravellingModel(PROGRAM), os.urandom(32)
     meter = StateMeter(program)
     found = meter.take(key)
     assert fingerprint_of_bytes(program.state(), key) == found == meter.take(key)
@@ -690,9 +690,9 @@ def test_what_is_known_beforehand_is_no_proof_of_a_wipe(
         turn = driver.filled(1)
         driver.trained(turn)
 
-        def challenge() -> Challenge:
+        def challenge() -> WipeChallenge:
             nonce = os.urandom(32).hex()
-            return Challenge(start=turn.start, end=turn.end, nonce=nonce, seed=turn.seed.hex())
+            return WipeChallenge(start=turn.start, end=turn.end, nonce=nonce, seed=turn.seed.hex())
 
         first = challenge()
         driver.loans.prove(first)
@@ -848,7 +848,7 @@ def test_a_state_of_another_moment_does_not_fit_the_log(tmp_path: Path) -> None:
             orchestrator.run()
         taken = standby.newest()
         assert taken is not None
-        fresh = Program(taken.plan.program).state()
+        fresh = TravellingModel(taken.plan.program).state()
         log = RunLog.restore(RUN_ID, taken.journal["log"])
         with (
             world.orchestrator(plan=taken.plan, log=log) as second,

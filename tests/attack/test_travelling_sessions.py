@@ -34,7 +34,7 @@ from sealtrain_together.channel.ports import listening
 from sealtrain_together.travelling import accelerator as accelerators
 from sealtrain_together.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
 from sealtrain_together.travelling.capability import WriteCapability, WriteConnection, Written
-from sealtrain_together.travelling.control import Challenge, Turn
+from sealtrain_together.travelling.control import Turn, WipeChallenge
 from sealtrain_together.travelling.holder import Holder, Provision
 from sealtrain_together.travelling.holder_memory import GivenTrips, GivingBounds
 from sealtrain_together.travelling.lane_requests import Inbox
@@ -261,7 +261,7 @@ def test_a_turn_that_waited_for_the_last_session_is_not_begun_in_another(
         # Until the accelerator obeys the new session it proves the old one what lies in its range.
         for _ in range(1000):
             with pytest.raises(TripBroken) as caught:
-                driver.loans.prove(Challenge(start=0, end=64, nonce="00" * 32, seed="00" * 32))
+                driver.loans.prove(WipeChallenge(start=0, end=64, nonce="00" * 32, seed="00" * 32))
             if caught.value.check == "session":
                 break
             assert caught.value.check == "scrub"

@@ -19,7 +19,7 @@ from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import AcceleratorUnreachable, EvidenceRefused, SealtrainError
 from sealtrain.manifest.checks.collaborations.travelling import Travelled, check_trips
 from sealtrain.training.errors import ChannelBroken, PeerUnreachable
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.ports import listening
 from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_together.travelling.accelerator import CONTROL_PURPOSE
@@ -235,8 +235,8 @@ def test_nobody_listens_where_a_holder_was_and_the_others_finish() -> None:
 OTHER = b'{"manifest_version":2,"name":"another-party"}'
 
 
-def as_guest(purpose: str, prove: ProveGuest, accept: AcceptGuest) -> Conversation:
-    return Conversation(
+def as_guest(purpose: str, prove: ProveGuest, accept: AcceptGuest) -> ChannelTerms:
+    return ChannelTerms(
         purpose=purpose, context=None, proof=prove, accept=accept, random=os.urandom
     )
 

@@ -18,7 +18,7 @@ from sealtrain.cli.learnable_records import FirstLessons, judge_data
 from sealtrain.errors import DataInvalid
 from sealtrain.owner.data_fitness import read_data
 from sealtrain.recipe.conversations import read_rows
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain.recipe.schema import load_recipe
 from sealtrain.sealing.sealer import SealOptions
 from sealtrain.training.data.stream import read_all
@@ -60,7 +60,7 @@ def judged(folder: Path, **settings: Any) -> FirstLessons:
     return lessons
 
 
-def lessons_recipe(folder: Path) -> Recipe:
+def lessons_recipe(folder: Path) -> PhaseRecipe:
     return load_recipe(folder / "recipe.yaml")
 
 

@@ -28,7 +28,7 @@ from training_world import (
 from variants import variants
 
 from sealtrain.recipe.errors import RecipeInvalid
-from sealtrain.recipe.schema import Recipe
+from sealtrain.recipe.schema import PhaseRecipe
 from sealtrain.training.checkpoints import checkpoint
 from sealtrain.training.checkpoints.checkpoint import newest
 
@@ -48,11 +48,11 @@ def policy(**changed: Any) -> dict[str, Any]:
     return {"metrics": names, "round_to": 8, "model": {"recipients": ["hospital-a"]}} | changed
 
 
-def sft_with(**settings: Any) -> Recipe:
+def sft_with(**settings: Any) -> PhaseRecipe:
     return sft(trainer=settings, release_policy=policy())
 
 
-def classify_with(**settings: Any) -> Recipe:
+def classify_with(**settings: Any) -> PhaseRecipe:
     return classify(trainer=settings, release_policy=policy())
 
 
@@ -62,7 +62,9 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dict(seal_records(write_records(folder), folder))
 
 
-def halves(recipe: Recipe, sealed: dict[str, Any], folder: Path, stop_at: int) -> tuple[Ran, Ran]:
+def halves(
+    recipe: PhaseRecipe, sealed: dict[str, Any], folder: Path, stop_at: int
+) -> tuple[Ran, Ran]:
     sources = sources_of(recipe, sealed)
     store = checkpoint_store(folder)
     first = run(recipe, sources, store, stop_at=stop_at)

@@ -21,7 +21,7 @@ from training_world import (
     write_records,
 )
 
-from sealtrain.recipe.schema import Recipe
+from sealtrain.recipe.schema import PhaseRecipe
 from sealtrain.training.checkpoints.checkpoint import newest
 
 CLASSIFY = classify(trainer={"max_steps": 9, "logging_steps": 3, "save_steps": 6})
@@ -39,7 +39,9 @@ def whole(sealed: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> R
     return run(CLASSIFY, sources_of(CLASSIFY, sealed), store)
 
 
-def in_parts(recipe: Recipe, sealed: dict[str, Any], folder: Path, stops: list[int]) -> list[Ran]:
+def in_parts(
+    recipe: PhaseRecipe, sealed: dict[str, Any], folder: Path, stops: list[int]
+) -> list[Ran]:
     """Train, stopped after each of these steps; a resume ends the last part."""
     store, sources = checkpoint_store(folder), sources_of(recipe, sealed)
     parts = []

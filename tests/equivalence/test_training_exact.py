@@ -31,7 +31,7 @@ from training_world import (
 )
 from variants import variants
 
-from sealtrain.recipe.schema import Recipe
+from sealtrain.recipe.schema import PhaseRecipe
 from sealtrain.sealing.errors import CheckpointRefused, SealRefused
 from sealtrain.training.checkpoints.checkpoint import newest
 
@@ -254,7 +254,7 @@ def test_another_seed_gives_other_weights(sealed: dict[str, Any], tmp_path: Path
 @pytest.mark.claim("C22")
 @pytest.mark.parametrize("other", [sft(peft=LORA), classify()], ids=["lora", "classifier"])
 def test_a_checkpoint_of_another_model_is_refused(
-    other: Recipe, sealed: dict[str, Any], tmp_path: Path
+    other: PhaseRecipe, sealed: dict[str, Any], tmp_path: Path
 ) -> None:
     recipe = sft()
     store = checkpoint_store(tmp_path)

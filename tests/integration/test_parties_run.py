@@ -43,7 +43,7 @@ from sealtrain_rehearsal.simulator.server import running as simulated_guest
 from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_together.parties.joint import close_joint
 from sealtrain_together.parties.lead import LeadRun
-from sealtrain_together.parties.party import Part, PartyReport, PartyRun
+from sealtrain_together.parties.party import Participation, PartyReport, PartyRun
 from sealtrain_together.travelling.guest.holder_guest import GIVEN, open_given_file
 from sealtrain_together.travelling.holder_memory import GivenFile, GivenTrips, GivingBounds
 
@@ -72,7 +72,7 @@ UNTOLD = Surroundings(on_failure=untold)
 
 
 def begun(at: JointSite, name: str, run_id: str, out: str, *, resume: bool = False) -> PartyRun:
-    part = Part(party=name, run_id=run_id, resume=resume)
+    part = Participation(party=name, run_id=run_id, resume=resume)
     return PartyRun.begin(at.settings(out), part, UNTOLD)
 
 
@@ -293,7 +293,7 @@ def test_a_party_goes_on_with_the_data_that_it_began_with(at: JointSite) -> None
             )  # fmt: skip
     changed = replace(at.settings("same"), data=(anew,))
     with pytest.raises(RunMismatch) as caught:
-        PartyRun.begin(changed, Part(party=A, run_id=run_id, resume=True), UNTOLD)
+        PartyRun.begin(changed, Participation(party=A, run_id=run_id, resume=True), UNTOLD)
     assert caught.value.check == "run data"
     begun(at, A, run_id, "same", resume=True).close()
 

@@ -1,4 +1,4 @@
-"""A name means one thing: a class in its distribution or folder, a loop variable in its loop.
+"""A name means one thing: a class in the core and all rooms, a loop variable in its loop.
 
 A loop variable says what it holds: ``for dataset in datasets``, and is never called ``one``.
 """
@@ -17,9 +17,6 @@ REPOSITORY = Path(__file__).parents[2]
 
 # A loop over ``one``, and ``one`` as the last of several variables of a loop.
 LOOP = re.compile(r"\bfor (?:\w+, |\(\w+, )*one\)? in ")
-
-# The recipe as a document, and the recipe of the Python face, which people import by that name.
-TWICE = {("sealtrain", "Recipe")}
 
 
 @cache
@@ -50,14 +47,12 @@ def named() -> list[tuple[Path, set[str], list[tuple[int, str]]]]:
 
 
 def test_a_class_name_stands_in_one_file() -> None:
-    """Once in its distribution; a private one once in its folder."""
-    files: defaultdict[tuple[str, str], set[Path]] = defaultdict(set)
+    files: defaultdict[str, set[Path]] = defaultdict(set)
     for path, classes, _ in named():
         for name in classes:
-            place = path.parent.as_posix() if name.startswith("_") else path.parts[0]
-            files[place, name].add(path)
+            files[name].add(path)
     assert len(files) > 1_000
-    assert {name for name, paths in files.items() if len(paths) > 1} == TWICE
+    assert {name: paths for name, paths in files.items() if len(paths) > 1} == {}
 
 
 def test_no_loop_variable_is_called_one() -> None:

@@ -19,7 +19,7 @@ from sealtrain.base.canonical import canonical_json
 from sealtrain.base.digests import sha256_hex
 from sealtrain_together.channel import channel as channels
 from sealtrain_together.channel.channel import AttestedChannel
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.proofs import AcceptGuest, AcceptKey, ProveGuest, ProveKey
 from sealtrain_together.channel.streams import dial
 
@@ -49,9 +49,9 @@ def acceptance(compose: bytes = COMPOSE) -> AcceptGuest:
 
 def keyed(
     purpose: str, me: str, *accepted: str, context: dict[str, Any] | None = None
-) -> Conversation:
+) -> ChannelTerms:
     """Of a party that signs with ``me`` and talks to those who sign with ``accepted``."""
-    return Conversation(
+    return ChannelTerms(
         purpose=purpose,
         context=context,
         proof=ProveKey(signer(me)),
@@ -60,12 +60,12 @@ def keyed(
     )
 
 
-def conversation(me: str = "alice", other: str = "bob", **changed: Any) -> Conversation:
+def conversation(me: str = "alice", other: str = "bob", **changed: Any) -> ChannelTerms:
     """A conversation with changes."""
     return replace(keyed("test-talk", me, other, context={"run": "1", "trip": 2}), **changed)
 
 
-def answering(**changed: Any) -> Conversation:
+def answering(**changed: Any) -> ChannelTerms:
     """The other side of ``conversation``."""
     return conversation("bob", "alice", **changed)
 
@@ -79,7 +79,7 @@ class Outcome:
 
 
 @contextmanager
-def called(theirs: Conversation) -> Iterator[tuple[tuple[str, int], Outcome, threading.Thread]]:
+def called(theirs: ChannelTerms) -> Iterator[tuple[tuple[str, int], Outcome, threading.Thread]]:
     """A party that waits on loopback for one caller."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(TIMEOUT)
@@ -105,7 +105,7 @@ def called(theirs: Conversation) -> Iterator[tuple[tuple[str, int], Outcome, thr
 
 @contextmanager
 def talking(
-    ours: Conversation | None = None, theirs: Conversation | None = None, *,
+    ours: ChannelTerms | None = None, theirs: ChannelTerms | None = None, *,
     relay: tuple[Relay, Relay] | None = None,
     on_line: Callable[[socket.socket], None] = lambda _line: None,
 ) -> Iterator[tuple[AttestedChannel, AttestedChannel]]:  # fmt: skip

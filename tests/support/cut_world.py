@@ -18,10 +18,10 @@ from sealtrain.base.digests import sha256_hex
 from sealtrain.consortium.datasets import verify_dataset
 from sealtrain.signing.target import Target
 from sealtrain_together.channel.channel import AttestedChannel, open_over
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.ports import listening
 from sealtrain_together.channel.streams import dial
-from sealtrain_together.cut.front import Reading
+from sealtrain_together.cut.front import RecordEncoding
 from sealtrain_together.cut.learning import Learning
 from sealtrain_together.cut.messages import conversation_of
 from sealtrain_together.cut.sending import Client, OwnDataset
@@ -159,7 +159,7 @@ class Site:
             "datasets": [
                 own_dataset(dataset) for dataset in self.recipe.datasets if dataset.owner == owner
             ],
-            "reading": Reading.of(self.recipe, self.base_dir),
+            "reading": RecordEncoding.of(self.recipe, self.base_dir),
             "rows": self.clients.rows,
             "share": lambda _run_id: sha256_hex(f"share of {owner}".encode()).encode()[:32],
             "clock": lambda: NOW,
@@ -170,7 +170,7 @@ class Site:
         """A channel of an owner to the server."""
         return open_over(dial(self.address, timeout=within), self.talk(owner, **changed))
 
-    def talk(self, owner: str, **changed: Any) -> Conversation:
+    def talk(self, owner: str, **changed: Any) -> ChannelTerms:
         """How an owner talks to the server."""
         talk = conversation_of(
             owner, identity(owner).signer, acceptance(), self.target, random=os.urandom

@@ -22,7 +22,7 @@ from sealtrain.errors import DataInvalid, SealtrainError
 from sealtrain.recipe.collaborations.strategies import StrategySettings
 from sealtrain.signing.runlog import RunLog
 from sealtrain_together.channel.answers import Done
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.federated.carrier import Carrier
 from sealtrain_together.federated.engine import FlowerStrategy, PartyUpdate
 from sealtrain_together.federated.federation import Federation, Rounds
@@ -68,7 +68,7 @@ def rounds(**changed: Any) -> Rounds:
     return Rounds(**{"joining_seconds": fields["round_seconds"]} | fields)
 
 
-def conversation(me: str, *accepts: str, run_id: str = RUN_ID) -> Conversation:
+def conversation(me: str, *accepts: str, run_id: str = RUN_ID) -> ChannelTerms:
     return keyed(PURPOSE, me, *accepts, context={"run_id": run_id})
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from training_world import LLAMA, LORA, TRAINER, document, releasing, sft
 
-from sealtrain.recipe.schema import Recipe, parse_recipe
+from sealtrain.recipe.schema import PhaseRecipe, parse_recipe
 
 SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
 SIZES += ("num_attention_heads", "max_position_embeddings")
@@ -53,7 +53,7 @@ TEMPLATE = (
 )
 
 
-def _language(phase: str, trainer: dict[str, Any], changed: dict[str, Any]) -> Recipe:
+def _language(phase: str, trainer: dict[str, Any], changed: dict[str, Any]) -> PhaseRecipe:
     usual: dict[str, Any] = {
         "phase": phase,
         "trainer": TRAINER | trainer,
@@ -65,13 +65,13 @@ def _language(phase: str, trainer: dict[str, Any], changed: dict[str, Any]) -> R
     return parse_recipe(document(**usual | changed))
 
 
-def cpt(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
+def cpt(*, trainer: dict[str, Any] | None = None, **changed: Any) -> PhaseRecipe:
     """Pre-training on text, full weights, with changes."""
     settings = {"block_size": 32} | (trainer or {})
     return _language("cpt", settings, {"columns": {"text": "text"}} | changed)
 
 
-def embed(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
+def embed(*, trainer: dict[str, Any] | None = None, **changed: Any) -> PhaseRecipe:
     """A small BERT that starts from random weights, with changes."""
     usual = {
         "columns": {"anchor": "prompt", "positive": "text"},

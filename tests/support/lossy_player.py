@@ -133,11 +133,13 @@ def rank_in(pid: int, rank: int, keys: Any, session: bytes) -> tuple[int, int]:
     from sealtrain.errors import SealtrainError
     from sealtrain_nodes.wire.joining import join, leave
     from sealtrain_nodes.wire.meeting import connect
-    from sealtrain_nodes.wire.membership import Listener, Membership, Peer
+    from sealtrain_nodes.wire.membership import Listener, Membership, RankPeer
 
     try:
         enter(pid)
-        peers = (Peer((host, PORT), key.public_key) for host, key in zip(HOSTS, keys, strict=True))
+        peers = (
+            RankPeer((host, PORT), key.public_key) for host, key in zip(HOSTS, keys, strict=True)
+        )
         wire = connect(
             Membership(tuple(peers)),
             rank,

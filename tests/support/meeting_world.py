@@ -24,7 +24,7 @@ from sealtrain.base.clock import to_rfc3339
 from sealtrain.consortium.receipts import Lease, ReleaseReceipt
 from sealtrain.errors import SealtrainError
 from sealtrain.guest.guest import Surroundings
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.store import SealedStore
 from sealtrain.signing.parties import node_run_id
@@ -115,7 +115,7 @@ class Run:
 
     def __init__(self, world: World, folder: Path, join_seconds: float | None = None) -> None:
         locked = world.locked
-        self.recipe: Recipe = locked.lock.recipe
+        self.recipe: PhaseRecipe = locked.lock.recipe
         if join_seconds is not None:
             how = self.recipe.collaboration.model_copy(update={"join_seconds": join_seconds})
             self.recipe = self.recipe.model_copy(update={"collaboration": how})

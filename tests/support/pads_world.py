@@ -11,7 +11,7 @@ import torch
 from channel_world import acceptance, guest
 from relays import altering, carried
 
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.ports import listening
 from sealtrain_together.pads.dealer import Dealer, RemoteDealer, conversation
 from sealtrain_together.pads.exact_products import Float64
@@ -125,7 +125,7 @@ def accelerating(**limits: Any) -> Iterator[Address]:
         yield address
 
 
-def talk(run_id: str | None = RUN_ID, **changed: Any) -> Conversation:
+def talk(run_id: str | None = RUN_ID, **changed: Any) -> ChannelTerms:
     """What a guest of the simulator's says to a dealer of its deployment."""
     proofs: dict[str, Any] = {"proof": guest(), "accept": acceptance(), "random": os.urandom}
     return conversation(run_id, **proofs | changed)
@@ -133,7 +133,7 @@ def talk(run_id: str | None = RUN_ID, **changed: Any) -> Conversation:
 
 @contextmanager
 def dealing(
-    theirs: Conversation | None = None, *, said: list[str] | None = None, **limits: Any
+    theirs: ChannelTerms | None = None, *, said: list[str] | None = None, **limits: Any
 ) -> Iterator[Address]:
     """A dealer of the same deployment in this process, on loopback.
 
@@ -154,7 +154,7 @@ def dealing(
         yield address
 
 
-def dealt(address: Address, ours: Conversation | None = None, **changed: Any) -> RemoteDealer:
+def dealt(address: Address, ours: ChannelTerms | None = None, **changed: Any) -> RemoteDealer:
     """A guest's session with a dealer."""
     return RemoteDealer(*address, ours or talk(), **{"seconds": 10.0} | changed)
 

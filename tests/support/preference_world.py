@@ -9,7 +9,7 @@ from typing import Any
 
 from training_world import CANARY, LLAMA, TRAINER, document, releasing, write_records
 
-from sealtrain.recipe.schema import Recipe, parse_recipe
+from sealtrain.recipe.schema import PhaseRecipe, parse_recipe
 
 PAIRS = {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"}
 LABELLED = {"prompt": "prompt", "completion": "completion", "label": "label"}
@@ -17,7 +17,7 @@ SHORT = {"max_steps": 6, "max_length": 64, "disable_dropout": False}
 METRICS = ["loss", "eval_loss", "reward_accuracy", "reward_margin", "rewards_margins"]
 
 
-def preferring(phase: str, *, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
+def preferring(phase: str, *, trainer: dict[str, Any] | None = None, **changed: Any) -> PhaseRecipe:
     """A recipe of ``phase`` on two hospitals' pairs, full weights, with changes."""
     usual: dict[str, Any] = {
         "phase": phase,
@@ -28,7 +28,7 @@ def preferring(phase: str, *, trainer: dict[str, Any] | None = None, **changed: 
     return parse_recipe(document(**usual | changed))
 
 
-def kto(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
+def kto(*, trainer: dict[str, Any] | None = None, **changed: Any) -> PhaseRecipe:
     """The same on single answers with a label."""
     settings = {"loss_type": "kto"} | (trainer or {})
     return preferring("dpo", trainer=settings, columns=LABELLED, **changed)
@@ -104,7 +104,7 @@ LEARNED += ["eval_kl", "eval_length", "grad_norm", "value_loss", "policy_kl"]
 SCORER = {"model": {"path": "scorer", "tokenizer": {"kind": "bytes"}}}
 
 
-def rlhf(algorithm: str, *, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
+def rlhf(algorithm: str, *, trainer: dict[str, Any] | None = None, **changed: Any) -> PhaseRecipe:
     """A recipe on two hospitals' prompts with a reward model in ``scorer``, with changes."""
     usual: dict[str, Any] = {
         "phase": "rlhf",

@@ -45,7 +45,7 @@ from vision_world import (
     seal_digits,
 )
 
-from sealtrain.recipe.schema import Recipe, parse_recipe
+from sealtrain.recipe.schema import PhaseRecipe, parse_recipe
 
 BATCH = 4
 STILL = {"max_grad_norm": 0.0, "max_steps": 4, "save_steps": 2, "warmup_steps": 0}
@@ -97,39 +97,39 @@ class Play:
         whole: One rank takes the batch of all ranks in one part: their loss is of all of it.
     """
 
-    made: Callable[..., Recipe]
+    made: Callable[..., PhaseRecipe]
     records: str = "records"
     changed: dict[str, Any] = field(default_factory=dict)
     trainer: dict[str, Any] = field(default_factory=dict)
     whole: bool = False
 
 
-def of(made: Callable[..., Recipe], records: str = "records", **changed: Any) -> Play:
+def of(made: Callable[..., PhaseRecipe], records: str = "records", **changed: Any) -> Play:
     trainer, whole = changed.pop("trainer", {}), changed.pop("whole", False)
     return Play(made=made, records=records, changed=changed, trainer=trainer, whole=whole)
 
 
-def dpo(**given: Any) -> Recipe:
+def dpo(**given: Any) -> PhaseRecipe:
     return preferring("dpo", **given)
 
 
-def reward(**given: Any) -> Recipe:
+def reward(**given: Any) -> PhaseRecipe:
     return preferring("reward", **given)
 
 
-def ppo(**given: Any) -> Recipe:
+def ppo(**given: Any) -> PhaseRecipe:
     return rlhf("ppo", **given)
 
 
-def grpo(**given: Any) -> Recipe:
+def grpo(**given: Any) -> PhaseRecipe:
     return rlhf("grpo", **given)
 
 
-def rloo(**given: Any) -> Recipe:
+def rloo(**given: Any) -> PhaseRecipe:
     return rlhf("rloo", **given)
 
 
-def evaluation(*, trainer: dict[str, Any], **changed: Any) -> Recipe:
+def evaluation(*, trainer: dict[str, Any], **changed: Any) -> PhaseRecipe:
     """The clean room; ``trainer`` is for those that train."""
     return parse_recipe(
         document(
@@ -224,7 +224,7 @@ PLAYS: dict[str, Play] = {
 }
 
 
-def recipe_of(play: str | Play, backend: dict[str, Any] | None = None) -> Recipe:
+def recipe_of(play: str | Play, backend: dict[str, Any] | None = None) -> PhaseRecipe:
     """The recipe for a backend; without one for one rank, which does what two ranks do."""
     play = PLAYS[play] if isinstance(play, str) else play
     ranks = 2 if backend is None else 1

@@ -12,10 +12,10 @@ from channel_world import keyed
 from travel_world import Tokens
 
 from sealtrain_together.channel.channel import AttestedChannel, accept, connect
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.ports import listening
-from sealtrain_together.travelling.program import Program
-from sealtrain_together.travelling.schedule import Plan
+from sealtrain_together.travelling.program import TravellingModel
+from sealtrain_together.travelling.schedule import TravelPlan
 from sharing.training import turns
 
 TIMEOUT = 20.0
@@ -35,15 +35,15 @@ def held(count: int = 320) -> dict[str, Held]:
     return {name: Held(seed, count - 32 * seed) for seed, name in enumerate(HOLDERS)}
 
 
-def pooled(plan: Plan, sources: dict[str, Held]) -> Program:
+def pooled(plan: TravelPlan, sources: dict[str, Held]) -> TravellingModel:
     """What training gives where all data lie in one place."""
-    program = Program(plan.program)
+    program = TravellingModel(plan.program)
     for trip in turns(plan):
         program.train(memoryview(sources[trip.holder].data)[trip.offset :][: trip.size])
     return program
 
 
-def conversation(purpose: str, me: str, *others: str, called: bool = False) -> Conversation:
+def conversation(purpose: str, me: str, *others: str, called: bool = False) -> ChannelTerms:
     """Between parties that know each other's keys."""
     return keyed(purpose, me, *others, context=None if called else {})
 

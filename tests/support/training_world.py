@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from sealing_world import KEY, repeatable, sealed_folder
 
 from sealtrain.recipe.missing import missing_values
-from sealtrain.recipe.schema import Recipe, parse_recipe
+from sealtrain.recipe.schema import PhaseRecipe, parse_recipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.sealing.store import SealedStore
@@ -80,13 +80,13 @@ def document(**changed: Any) -> dict[str, Any]:
     } | changed
 
 
-def sft(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
+def sft(*, trainer: dict[str, Any] | None = None, **changed: Any) -> PhaseRecipe:
     """Full weights on prompts and completions, with changes."""
     settings = TRAINER | {"max_length": 64} | (trainer or {})
     return parse_recipe(document(trainer=settings, **changed))
 
 
-def classify(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
+def classify(*, trainer: dict[str, Any] | None = None, **changed: Any) -> PhaseRecipe:
     """A classifier of two columns of numbers, with changes."""
     tabular = {
         "phase": "classify",
@@ -161,7 +161,7 @@ def reopen_records(out: Path) -> dict[str, SealedDataset]:
     }
 
 
-def sources_of(wanted: Recipe, datasets: dict[str, Any]) -> list[Source]:
+def sources_of(wanted: PhaseRecipe, datasets: dict[str, Any]) -> list[Source]:
     """The recipe's datasets as training takes them."""
     return [
         Source(
@@ -219,7 +219,7 @@ class Ran:
 
 
 def run(
-    wanted: Recipe,
+    wanted: PhaseRecipe,
     sources: Sequence[Source],
     store: Any,
     *,
@@ -280,7 +280,7 @@ def measured(ran: Ran) -> tuple[Any, ...]:
 
 
 def runs_of(
-    recipes: Mapping[str, Callable[[], Recipe]],
+    recipes: Mapping[str, Callable[[], PhaseRecipe]],
     sealed: dict[str, Any],
     stores: Path,
     base_dir: Path = Path(),
@@ -357,7 +357,7 @@ STEADY = {"learning_rate": 0.05, "lr_scheduler_type": "constant", "warmup_steps"
 
 def private_classify(
     *, privacy: dict[str, Any] | None = None, trainer: dict[str, Any] | None = None, **changed: Any
-) -> Recipe:
+) -> PhaseRecipe:
     """A private classifier of two columns of numbers, with changes."""
     settings = SGD | {"feature_ranges": RANGES} | (privacy or {})
     model = {"config": {"model_type": "sealtrain-tabular", "hidden_size": 8}, "init_seed": 1}
@@ -369,7 +369,7 @@ def private_classify(
 
 def private_sft(
     *, privacy: dict[str, Any] | None = None, trainer: dict[str, Any] | None = None, **changed: Any
-) -> Recipe:
+) -> PhaseRecipe:
     """Private LoRA on prompts and completions, with changes."""
     adapter = LORA | {"lora_dropout": 0.0}
     rest = {"privacy": SGD | (privacy or {}), "release_policy": POLICY, "peft": adapter}

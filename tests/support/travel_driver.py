@@ -14,8 +14,8 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain_together.travelling import programs as kinds_of_programs
 from sealtrain_together.travelling.accelerator import CONTROL_PURPOSE
 from sealtrain_together.travelling.capability import WriteCapability, write_chunk
-from sealtrain_together.travelling.control import AcceleratorLane, Challenge, Trained, Turn
-from sealtrain_together.travelling.program import Program
+from sealtrain_together.travelling.control import AcceleratorLane, Turn, TurnResult, WipeChallenge
+from sealtrain_together.travelling.program import TravellingModel
 
 
 def filling(chunk: bytes) -> Callable[[int, memoryview], None]:
@@ -34,7 +34,7 @@ class Driver:
         self.loaded = self.work.load(PROGRAM, os.urandom(32))
         self.loans = stack.enter_context(lane_to(world, session, "loans"))
 
-    def filled(self, trip: int, challenge: Challenge | None = None) -> Turn:
+    def filled(self, trip: int, challenge: WipeChallenge | None = None) -> Turn:
         """A chunk of one step, written to the half of a trip; what is asked for then."""
         start = trip % 2 * (self.world.buffer_bytes // 2)
         size = PROGRAM.step_bytes
@@ -47,7 +47,7 @@ class Driver:
             nonce=os.urandom(32), seed=os.urandom(32),
         )  # fmt: skip
 
-    def trained(self, turn: Turn) -> Trained:
+    def trained(self, turn: Turn) -> TurnResult:
         self.work.turn(turn)
         return self.work.wait_trained()
 
@@ -60,15 +60,15 @@ def lane_to(world: TravelWorld, session: str, name: str) -> Any:
 
 
 @contextmanager
-def driven(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Driver, Program]]:
+def driven(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Driver, TravellingModel]]:
     """An accelerator that trained on one chunk and waits, and its program."""
-    programs: list[Program] = []
+    programs: list[TravellingModel] = []
 
-    def built(*given: Any) -> Program:
-        programs.append(Program(*given))
+    def built(*given: Any) -> TravellingModel:
+        programs.append(TravellingModel(*given))
         return programs[-1]
 
-    monkeypatch.setattr(kinds_of_programs, "Program", built)
+    monkeypatch.setattr(kinds_of_programs, "TravellingModel", built)
     with travel_world() as world, ExitStack() as stack:
         driver = Driver(world, stack)
         driver.trained(driver.filled(0))

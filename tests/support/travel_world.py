@@ -25,7 +25,7 @@ from sealtrain_together.travelling.holder_memory import GivenTrips, GivingBounds
 from sealtrain_together.travelling.orchestrator import Hooks, Orchestrator, TravelLog
 from sealtrain_together.travelling.parties import Parties
 from sealtrain_together.travelling.program import ProgramSettings
-from sealtrain_together.travelling.schedule import HolderPlan, Plan
+from sealtrain_together.travelling.schedule import HolderPlan, TravelPlan
 from sealtrain_together.travelling.trainer_program import Training
 
 NOW = 1_790_000_000
@@ -68,7 +68,7 @@ class Tokens:
 
 def plan_of(
     sources: Mapping[str, Tokens], limits: Mapping[str, int] | None = None, **changed: Any
-) -> Plan:
+) -> TravelPlan:
     """Three steps a chunk, unless told otherwise."""
     fields: dict[str, Any] = {
         "program": PROGRAM,
@@ -83,7 +83,7 @@ def plan_of(
         "buffer_bytes": 6 * PROGRAM.step_bytes,
         "seal_every": 1,
     }
-    return Plan(**fields | changed)
+    return TravelPlan(**fields | changed)
 
 
 @dataclass
@@ -142,7 +142,7 @@ class TravelWorld:
             for at in range(0, len(source.data), 16)
         )
 
-    def plan(self, **changed: Any) -> Plan:
+    def plan(self, **changed: Any) -> TravelPlan:
         fields: dict[str, Any] = {"buffer_bytes": self.buffer_bytes, "seal_every": 2}
         return plan_of({name: self.tokens[name] for name in self.holders}, **fields | changed)
 
@@ -161,7 +161,7 @@ class TravelWorld:
         }
         return Parties(**fields | changed)
 
-    def orchestrator(self, plan: Plan | None = None, **changed: Any) -> Orchestrator:
+    def orchestrator(self, plan: TravelPlan | None = None, **changed: Any) -> Orchestrator:
         parties = changed.pop("parties", None) or self.parties()
         into = TravelLog(RUN_ID, log=changed.pop("log", None))
         hooks = Hooks(

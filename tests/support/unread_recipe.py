@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sealtrain.recipe.compose import compose_hash
 from sealtrain.recipe.lock import Lock
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain.signing.target import Target
 
 
@@ -34,7 +34,7 @@ class UnreadRecipe:
         return self.lock.to_bytes()
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> PhaseRecipe:
         return self.lock.recipe
 
     @property

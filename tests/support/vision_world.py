@@ -11,7 +11,7 @@ from PIL import Image
 from sealing_world import sealed_folder
 from training_world import LLAMA, OWNERS, TRAINER, document, releasing
 
-from sealtrain.recipe.schema import Recipe, parse_recipe
+from sealtrain.recipe.schema import PhaseRecipe, parse_recipe
 
 LABELS = [str(number) for number in range(10)]
 PROMPTS = ("Which digit?\n", "Read it: ")
@@ -136,7 +136,7 @@ def seal_digits(folder: Path, count: int = 60) -> dict[str, Any]:
     return opened
 
 
-def image_classifier(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
+def image_classifier(*, trainer: dict[str, Any] | None = None, **changed: Any) -> PhaseRecipe:
     """A tiny ResNet on the digits, with changes."""
     settings = {
         "phase": "classify",
@@ -151,7 +151,7 @@ def image_classifier(*, trainer: dict[str, Any] | None = None, **changed: Any) -
     return parse_recipe(document(trainer=TRAINER | (trainer or {}), **(settings | changed)))
 
 
-def image_reader(*, trainer: dict[str, Any] | None = None, **changed: Any) -> Recipe:
+def image_reader(*, trainer: dict[str, Any] | None = None, **changed: Any) -> PhaseRecipe:
     """A tiny LLaVA on the digits, with changes."""
     settings = {
         "phase": "vlm",

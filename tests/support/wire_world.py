@@ -24,7 +24,7 @@ from sealtrain_nodes.wire.guest_groups import GuestGroups
 from sealtrain_nodes.wire.identity import NodeKey
 from sealtrain_nodes.wire.joining import join, leave
 from sealtrain_nodes.wire.meeting import Wire, connect
-from sealtrain_nodes.wire.membership import Address, Listener, Membership, Peer
+from sealtrain_nodes.wire.membership import Address, Listener, Membership, RankPeer
 from sealtrain_nodes.wire.staging import STAGED
 
 SECONDS = 20.0
@@ -59,7 +59,7 @@ class World:
         listeners = [Listener.open("127.0.0.1") for _ in range(ranks)]
         membership = Membership(
             tuple(
-                Peer(listener.address, key.public_key)
+                RankPeer(listener.address, key.public_key)
                 for listener, key in zip(listeners, keys, strict=True)
             )
         )
@@ -77,7 +77,7 @@ class World:
 
     def reached_by(self, rank: int, address: Address) -> Membership:
         """The membership of a rank to whom rank 0 seems to be at another address."""
-        first = Peer(address, self.membership.peer(0).public_key)
+        first = RankPeer(address, self.membership.peer(0).public_key)
         return Membership((first, *self.membership.peers[1:]))
 
     def close(self) -> None:

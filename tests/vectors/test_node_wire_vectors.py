@@ -27,7 +27,7 @@ from sealtrain_nodes.wire.frames import (
 )
 from sealtrain_nodes.wire.handshake import derive_keys, secret_info
 from sealtrain_nodes.wire.link import HandedLink
-from sealtrain_nodes.wire.membership import Membership, Peer
+from sealtrain_nodes.wire.membership import Membership, RankPeer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "vectors" / "node-wire"
@@ -49,7 +49,7 @@ def frames_of(vector: dict[str, Any]) -> list[bytes]:
 @pytest.mark.parametrize("vector", vectors("keys"), ids=lambda vector: vector["name"])
 def test_keys_are_the_vectors(vector: dict[str, Any]) -> None:
     nodes = [bytes.fromhex(node) for node in vector["nodes"]]
-    membership = Membership(tuple(Peer(("node", 1), node) for node in nodes))
+    membership = Membership(tuple(RankPeer(("node", 1), node) for node in nodes))
     assert membership.digest == vector["hello"]["membership"]
     assert secret_info(vector["hello"]).hex() == vector["info"]
     secret = Secret(bytes.fromhex(vector["secret"]))

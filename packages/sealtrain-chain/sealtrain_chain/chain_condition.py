@@ -19,7 +19,7 @@ from sealtrain.consortium.chainfile import ChainFile
 from sealtrain.consortium.chainword import ChainWord, compose_slot, counts_until
 from sealtrain.errors import ChainRefused, ChainUnreachable
 from sealtrain.signing.errors import ProofInvalid
-from sealtrain_chain.reading import Reader, Reading, open_reader
+from sealtrain_chain.reading import ContractReading, Reader, open_reader
 
 _KEPT = 1024
 _READY_SECONDS = 15.0
@@ -92,7 +92,7 @@ class ChainGate:
             elif self._failed is not None and self._failed[0] >= self._looked:
                 raise _copy(self._failed[1])
 
-    def _read(self, slots: list[bytes], now: int) -> Reading:
+    def _read(self, slots: list[bytes], now: int) -> ContractReading:
         self._looked = self._monotonic()
         try:
             return self._reader.read(slots, now=now)

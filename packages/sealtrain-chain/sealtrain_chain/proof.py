@@ -31,23 +31,23 @@ _Quantity = Annotated[str, StringConstraints(pattern=r"^0x[0-9a-f]{1,64}$")]
 _Nodes = Annotated[tuple[_Bytes, ...], Field(max_length=_NODES)]
 
 
-class _Answer(BaseModel):
+class _ProofAnswer(BaseModel):
     # Nodes add fields of their own, and what they state besides is not read.
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
 
 
-class _SlotProof(_Answer):
+class _SlotProof(_ProofAnswer):
     value: _Quantity
     proof: _Nodes
 
 
-class _AccountProof(_Answer):
+class _AccountProof(_ProofAnswer):
     account: _Nodes = Field(alias="accountProof")
     storage: tuple[_SlotProof, ...] = Field(alias="storageProof", max_length=16)
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class ProvenContract:
     """A contract at one block, proven."""
 
     code_hash: str
@@ -62,7 +62,7 @@ class Account:
 
 def prove_account(
     answer: JsonValue, *, state_root: bytes, address: str, slots: Sequence[bytes]
-) -> Account | None:
+) -> ProvenContract | None:
     """What a node's answer proves of a contract.
 
     Args:
@@ -90,7 +90,7 @@ def prove_account(
     values = tuple(
         _value(fields[2], slot, proof) for slot, proof in zip(slots, given.storage, strict=True)
     )
-    return Account(
+    return ProvenContract(
         fields[3].hex(),
         values,
         _path(state_root, bytes.fromhex(address[2:]), given.account),

@@ -26,7 +26,7 @@ from sealtrain.errors import ChainRefused, ChainUnreachable
 from sealtrain.signing.errors import ProofInvalid
 from sealtrain_chain.header import header_of
 from sealtrain_chain.node import Node
-from sealtrain_chain.proof import Account, prove_account, require_extra
+from sealtrain_chain.proof import ProvenContract, prove_account, require_extra
 
 CLOCK_SKEW = 300
 
@@ -59,7 +59,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ContractReading:
     """Slots of the pinned contract at one agreed block."""
 
     head: Head
@@ -86,7 +86,7 @@ class Reader:
         for node in self.nodes:
             node.close()
 
-    def read(self, slots: Sequence[bytes], *, now: int) -> Reading:
+    def read(self, slots: Sequence[bytes], *, now: int) -> ContractReading:
         """Proven values of the contract's slots.
 
         Args:
@@ -102,14 +102,14 @@ class Reader:
         head, agreed, account = self.account([*slots, *([IMPLEMENTATION] if proxied else [])], now)
         _require_pinned(account, self.chain)
         self._highest = head.number
-        return Reading(
+        return ContractReading(
             head=head,
             agreed=tuple(node.host for node in agreed),
             values=account.values[: len(slots)],
             word=self._word(head, account) if slots and account.values[0] else None,
         )
 
-    def _word(self, head: Head, account: Account) -> ChainWord | None:
+    def _word(self, head: Head, account: ProvenContract) -> ChainWord | None:
         if head.header is None:
             return None
         proxied = self.chain.kind == "dstack-app"
@@ -123,7 +123,7 @@ class Reader:
             implementation=account.slot_nodes[-1] if proxied else None,
         )
 
-    def account(self, slots: Sequence[bytes], now: int) -> tuple[Head, list[Node], Account]:
+    def account(self, slots: Sequence[bytes], now: int) -> tuple[Head, list[Node], ProvenContract]:
         """The contract as it is, not compared with what was pinned. Errors as ``read``."""
         head, agreed = self._agree()
         self._require_recent(head, now)
@@ -189,7 +189,7 @@ class Reader:
                 hint="wait until more nodes have caught up",
             )
 
-    def _prove(self, head: Head, nodes: Sequence[Node], slots: Sequence[bytes]) -> Account:
+    def _prove(self, head: Head, nodes: Sequence[Node], slots: Sequence[bytes]) -> ProvenContract:
         keys: list[JsonValue] = [f"0x{slot.hex()}" for slot in slots]
         last: ChainUnreachable | ProofInvalid | None = None
         for node in nodes:
@@ -248,7 +248,7 @@ def _head(node: Node, block: str) -> Head:
     )
 
 
-def _require_pinned(account: Account, chain: ChainFile) -> None:
+def _require_pinned(account: ProvenContract, chain: ChainFile) -> None:
     if account.code_hash != chain.code_hash:
         raise ChainRefused(
             "the contract on the chain has other code than was pinned",

@@ -25,7 +25,7 @@ from sealtrain_nodes.relay import FrameRelay
 from sealtrain_nodes.sharing import Sharing
 from sealtrain_nodes.wire.identity import NodeKey
 from sealtrain_nodes.wire.meeting import Wire, connect
-from sealtrain_nodes.wire.membership import Listener, Membership, Peer
+from sealtrain_nodes.wire.membership import Listener, Membership, RankPeer
 from sealtrain_nodes.wire.openfiles import allow_files
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class NodeCompany:
             session: Of the meeting, 32 hex digits.
         """
         peers = (
-            Peer(address=(member.host, member.port), public_key=member.public_key)
+            RankPeer(address=(member.host, member.port), public_key=member.public_key)
             for member in members
         )
         self._membership = Membership(tuple(peers))

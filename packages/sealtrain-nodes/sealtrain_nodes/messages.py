@@ -57,7 +57,7 @@ class Welcome(StrictModel):
     ranks: Annotated[int, Field(ge=1, le=MAX_RANKS)]
 
 
-class Ready(StrictModel):
+class NodeReady(StrictModel):
     """A node that holds its keys.
 
     Attributes:
@@ -73,7 +73,7 @@ class Ready(StrictModel):
     begun: Timestamp = Field(alias="from")
 
 
-class Member(StrictModel):
+class ListeningRank(StrictModel):
     """Where a rank listens, and the key that proves it.
 
     Attributes:
@@ -129,14 +129,16 @@ class FromLead(StrictModel):
 
     refused: ErrorFields | None = None
     welcome: Welcome | None = None
-    members: Annotated[tuple[Member, ...], Field(max_length=MAX_NODES * MAX_RANKS)] | None = None
+    members: (
+        Annotated[tuple[ListeningRank, ...], Field(max_length=MAX_NODES * MAX_RANKS)] | None
+    ) = None
     begin: BeginNodes | None = None
 
 
 class FromNode(StrictModel):
     """One message of a node: exactly one field."""
 
-    ready: Ready | None = None
+    ready: NodeReady | None = None
     renewed: _Renewed | None = Field(default=None, alias="releases")
     stopping: _Stopping | None = None
     done: _Nothing | None = None

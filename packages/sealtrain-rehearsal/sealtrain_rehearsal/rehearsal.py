@@ -33,7 +33,7 @@ from sealtrain.sealing.trainedmodel import RUN_MANIFEST
 from sealtrain.training.basefiles import BASE_FILES
 
 if TYPE_CHECKING:
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 _STARTS_WITHIN_S: Final = 180
 _JOINS_WITHIN: Final = "10m"
@@ -159,7 +159,7 @@ class Rehearsal:
     def play(
         self,
         path: Path,
-        recipe: Recipe,
+        recipe: PhaseRecipe,
         data: Mapping[str, str],
         seal_as: Mapping[str, str],
         *,

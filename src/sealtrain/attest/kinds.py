@@ -22,7 +22,7 @@ from sealtrain.attest.rented import (
     NitroTpmEvidence,
     VtpmEvidence,
 )
-from sealtrain.attest.tee import TEST_VENDOR, Device, Tee
+from sealtrain.attest.tee import TEST_VENDOR, Tee, TeeDevice
 from sealtrain.attest.testnitro import policy as testnitro
 from sealtrain.attest.testvtpm import policy as testvtpm
 
@@ -67,7 +67,7 @@ TEES: Final = (
         evidence=AzureSnpEvidence,
         rules=cloudtpm.RULES["azure-snp"],
         kinds=("azure-snp-evidence",),
-        device=Device(
+        device=TeeDevice(
             path=_TPM,
             flag="",
             reports=False,
@@ -85,7 +85,7 @@ TEES: Final = (
         evidence=AzureTdxEvidence,
         rules=cloudtpm.RULES["azure-tdx"],
         kinds=("azure-tdx-evidence",),
-        device=Device(path=_TPM, flag="", reports=False, cloud=_AZURE, maker="GenuineIntel"),
+        device=TeeDevice(path=_TPM, flag="", reports=False, cloud=_AZURE, maker="GenuineIntel"),
     ),
     Tee(
         name="gcp-snp",
@@ -95,7 +95,7 @@ TEES: Final = (
         vendor="amd",
         evidence=GcpSnpEvidence,
         rules=cloudtpm.RULES["gcp-snp"],
-        device=Device(
+        device=TeeDevice(
             path="dev/sev-guest",
             flag="sev_snp",
             reports=True,

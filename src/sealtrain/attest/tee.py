@@ -79,7 +79,7 @@ class VerifiedGuest(Generic[S]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class TeeDevice:
     """Where a guest asks its platform without an agent.
 
     Attributes:
@@ -145,7 +145,7 @@ class Tee:
     evidence: type[GuestEvidence]
     rules: Rules
     kinds: tuple[str, ...] = ()
-    device: Device | None = None
+    device: TeeDevice | None = None
     of: str | None = None
     folder: str | None = None
     exhibit: str = "VERIFIER"

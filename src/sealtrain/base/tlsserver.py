@@ -121,7 +121,7 @@ def make_tls_protocol(
     return make
 
 
-class _Before(asyncio.Protocol):
+class _EarlyBytes(asyncio.Protocol):
     """Keeps what arrives inside TLS before the protocol inside is told of its connection."""
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class _Handshake(asyncio.Protocol):
         self._task = asyncio.get_running_loop().create_task(self._begin(transport, place))
 
     async def _begin(self, transport: asyncio.Transport, place: Connection) -> None:
-        before = _Before()
+        before = _EarlyBytes()
         try:
             loop = asyncio.get_running_loop()
             inner = await loop.start_tls(

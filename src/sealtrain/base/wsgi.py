@@ -79,7 +79,7 @@ def bind_server(
         limits = taken
 
     try:
-        return make_server(host, port, app, WsgiServer, _Request)
+        return make_server(host, port, app, WsgiServer, _BoundedRequest)
     except OSError as error:
         raise UsageError(
             "cannot listen", check="listen", got=f"{listen}: {error.strerror}", hint=hint
@@ -153,7 +153,7 @@ class _Incoming(io.RawIOBase):
         return count
 
 
-class _Request(WSGIRequestHandler):
+class _BoundedRequest(WSGIRequestHandler):
     def setup(self) -> None:
         """Begin to count what arrives."""
         server = cast("_Server", self.server)

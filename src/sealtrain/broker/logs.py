@@ -22,7 +22,7 @@ REQUEST_LOG: Final = logging.getLogger("sealtrain.broker.requests")
 _FIELDS: Final = "fields"
 
 
-class _Lines(logging.Formatter):
+class _LogFormatter(logging.Formatter):
     """A record as text or JSON, without what an exception says."""
 
     def __init__(self, form: LogFormat) -> None:
@@ -52,7 +52,7 @@ def configure(form: LogFormat) -> None:
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler()
-    handler.setFormatter(_Lines(form))
+    handler.setFormatter(_LogFormatter(form))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for talkative in ("alembic", "httpx2"):
         logging.getLogger(talkative).setLevel(logging.WARNING)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.run_end import Outcome
     from sealtrain.guest.settings import RunSettings
     from sealtrain.guest.supervision import Work
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
     Play = Callable[[RunSettings, RunTicket, bool], None]
 
@@ -109,7 +109,7 @@ def _previous(ticket: RunTicket, folder: Path) -> Path | None:
     return folder / PREVIOUS_FOLDER if is_url(ticket.previous) else Path(ticket.previous)
 
 
-def _role(recipe: Recipe, role: str) -> Play:
+def _role(recipe: PhaseRecipe, role: str) -> Play:
     """What a role of a recipe's document does.
 
     Raises:
@@ -147,14 +147,14 @@ def _broker_files(ticket: RunTicket, folder: Path) -> list[Path]:
     return written
 
 
-def _train(recipe: Recipe, settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
+def _train(recipe: PhaseRecipe, settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
     from sealtrain.cli.train import show_outcome
 
     if (outcome := _outcome(recipe, settings, ticket, as_json, progress=True)) is not None:
         show_outcome(outcome, as_json)
 
 
-def _evaluate(recipe: Recipe, settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
+def _evaluate(recipe: PhaseRecipe, settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
     from sealtrain.cli.evaluate import show_metrics
 
     if (outcome := _outcome(recipe, settings, ticket, as_json, progress=False)) is not None:
@@ -162,7 +162,7 @@ def _evaluate(recipe: Recipe, settings: RunSettings, ticket: RunTicket, as_json:
 
 
 def _part(
-    recipe: Recipe, place: str, settings: RunSettings, ticket: RunTicket, as_json: bool
+    recipe: PhaseRecipe, place: str, settings: RunSettings, ticket: RunTicket, as_json: bool
 ) -> None:
     """Play the part of a collaboration that is at ``place``, supervised if the ticket asks so."""
     from sealtrain.base.distributions import load
@@ -179,7 +179,7 @@ def _part(
 
 
 def _outcome(
-    recipe: Recipe, settings: RunSettings, ticket: RunTicket, as_json: bool, *, progress: bool
+    recipe: PhaseRecipe, settings: RunSettings, ticket: RunTicket, as_json: bool, *, progress: bool
 ) -> Outcome | None:
     """Run to the end, whatever interrupts it; ``None`` where the run was finished before."""
     from sealtrain.guest.run import resume, start
@@ -216,7 +216,7 @@ def _outcome(
 
 
 def _supervise(
-    recipe: Recipe, settings: RunSettings, ticket: RunTicket, *, begin: Work, again: Work
+    recipe: PhaseRecipe, settings: RunSettings, ticket: RunTicket, *, begin: Work, again: Work
 ) -> Outcome | None:
     from sealtrain.attest.guest import open_guest
     from sealtrain.cli.health import health

@@ -27,7 +27,7 @@ from sealtrain.training.inputs.learnable import RecordTally, counts_records, jud
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.sealing.sealer import SealOptions
     from sealtrain.training.inputs.learnable import Judge
 
@@ -52,7 +52,7 @@ class FirstLessons:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: PhaseRecipe,
         base: Path,
         owner: str,
         name: str,
@@ -196,7 +196,7 @@ class FirstLessons:
         return False
 
 
-def list_shared_answers(recipe: Recipe) -> list[str]:
+def list_shared_answers(recipe: PhaseRecipe) -> list[str]:
     """Training datasets that have to hold both kinds of unpaired answers together, OWNER.NAME.
 
     Empty where one dataset has them all, and is judged alone; where a script reads them; and where
@@ -209,7 +209,7 @@ def list_shared_answers(recipe: Recipe) -> list[str]:
     return [f"{dataset.owner}.{dataset.name}" for dataset in trained]
 
 
-def require_one_stream(recipe: Recipe, types: Mapping[str, Mapping[str, pa.DataType]]) -> None:
+def require_one_stream(recipe: PhaseRecipe, types: Mapping[str, Mapping[str, pa.DataType]]) -> None:
     """Refuse conversations and tools of several owners that the guest could not read together.
 
     Args:
@@ -229,7 +229,7 @@ def require_one_stream(recipe: Recipe, types: Mapping[str, Mapping[str, pa.DataT
         )
 
 
-def require_contrast(recipe: Recipe, lessons: Collection[FirstLessons]) -> None:
+def require_contrast(recipe: PhaseRecipe, lessons: Collection[FirstLessons]) -> None:
     """Refuse unpaired answers of several datasets that are all of one kind, as the guest does.
 
     Args:
@@ -258,7 +258,7 @@ class Judged:
 
 
 def judge_data(
-    recipe: Recipe, base: Path, owner: str, name: str, source: Path, options: SealOptions
+    recipe: PhaseRecipe, base: Path, owner: str, name: str, source: Path, options: SealOptions
 ) -> Judged:
     """Judge an owner's data by recipe and base model, to its end, before it is sealed.
 
@@ -282,7 +282,7 @@ def judge_data(
     return Judged(lessons=lessons, first=read.first)
 
 
-def _tokenizer(recipe: Recipe, base: Path) -> Any:
+def _tokenizer(recipe: PhaseRecipe, base: Path) -> Any:
     if recipe.phase == "cpt" or recipe.model.tokenizer is None:
         return None
     from sealtrain.training.models.base import desk_tokenizer

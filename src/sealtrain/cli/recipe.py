@@ -22,7 +22,7 @@ from sealtrain.recipe.schema import json_schema
 if TYPE_CHECKING:
     from sealtrain.recipe.installation import Installation
     from sealtrain.recipe.lockfile import Lock
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 
 def lock(
@@ -83,7 +83,7 @@ def _hub_facts(lock: Lock) -> dict[str, Any]:
     return {"hub": {name: ids[name] | pin for name, pin in pins.items()}} if pins else {}
 
 
-def _read_installation(image: Path, recipe: Recipe) -> Installation:
+def _read_installation(image: Path, recipe: PhaseRecipe) -> Installation:
     from sealtrain.cli.image import open_image
     from sealtrain.image.packages import measure_image
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 _OF_TOKENIZER: Final = (
     *("base model", "models and tokenizers"),
@@ -198,17 +198,17 @@ def check(
         )
 
 
-def _read(path: Path, base: Path | None) -> tuple[Recipe, Path]:
+def _read(path: Path, base: Path | None) -> tuple[PhaseRecipe, Path]:
     if path.suffix == ".json":
         return load_lock(path).recipe, base or base_of(path)
     return load_recipe(path), base or path.parent
 
 
-def _everyone(recipe: Recipe) -> list[str]:
+def _everyone(recipe: PhaseRecipe) -> list[str]:
     return [*recipe.owners, *recipe.release_policy.model.recipients]
 
 
-def _data(recipe: Recipe) -> list[str]:
+def _data(recipe: PhaseRecipe) -> list[str]:
     """Datasets of records; a sealed model comes of a run."""
     return [
         f"{dataset.owner}.{dataset.name}" for dataset in recipe.datasets if dataset.role != "model"

@@ -87,7 +87,7 @@ class RunnerSettings:
 
 
 @dataclass(kw_only=True)
-class _Held:
+class _HeldSubmission:
     """A submission that this runner holds."""
 
     submission_id: str
@@ -129,7 +129,7 @@ class Runner:
         self._instance = instance
         self._monotonic = monotonic
         self._say = say
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _HeldSubmission] = {}
         self._not_before: dict[str, float] = {}
         self._take_at = 0.0
 
@@ -248,7 +248,7 @@ class Runner:
         )  # fmt: skip
         number = sum(1 for _ in folder.glob("guest-*.log"))
         guest = SideProgram(f"guest-{number}", folder, words, answers=False, start=settings.program)
-        held = _Held(
+        held = _HeldSubmission(
             submission_id=shown.submission_id,
             folder=folder,
             ticket=ticket,
@@ -263,7 +263,7 @@ class Runner:
 
     # Attending
 
-    def _tell_started(self, held: _Held) -> None:
+    def _tell_started(self, held: _HeldSubmission) -> None:
         """Say that the guest runs, and once more when its run has an id."""
         run_id = self._run_id(held, stored=False) if held.run_id is None else None
         if held.told and run_id is None:
@@ -271,7 +271,7 @@ class Runner:
         self._report(held.submission_id, "started", run_id=run_id)
         held.told, held.run_id = True, run_id
 
-    def _attend(self, held: _Held) -> None:
+    def _attend(self, held: _HeldSubmission) -> None:
         if held.guest.gone:
             self._record_end(held)
             return
@@ -290,7 +290,7 @@ class Runner:
         if now >= held.renew_at and not held.lost:
             self._renew(held)
 
-    def _renew(self, held: _Held) -> None:
+    def _renew(self, held: _HeldSubmission) -> None:
         sent_at = self._monotonic()
         try:
             self._report(held.submission_id, "claimed")
@@ -301,13 +301,13 @@ class Runner:
         held.renew_at = sent_at + self._settings.claim_seconds / 2
         held.ends_at = sent_at + self._settings.claim_seconds
 
-    def _stop(self, held: _Held, why: str) -> None:
+    def _stop(self, held: _HeldSubmission, why: str) -> None:
         if not held.stopping:
             self._say(f"{held.submission_id} stops: {why}")
             held.guest.send(signal.SIGTERM)
             held.stopping = True
 
-    def _record_end(self, held: _Held) -> None:
+    def _record_end(self, held: _HeldSubmission) -> None:
         """Write down how a guest ended, then report it; where that fails, the next turn does."""
         if not held.report:
             status = held.guest.end()
@@ -321,7 +321,7 @@ class Runner:
             self._final(held.submission_id, held.folder, held.report)
         del self._held[held.submission_id]
 
-    def _outcome(self, held: _Held, status: int) -> dict[str, Any]:
+    def _outcome(self, held: _HeldSubmission, status: int) -> dict[str, Any]:
         run_id = held.run_id or self._run_id(held, stored=True)
         if status == 0 and run_id is not None:
             return {"event": "completed", "run_id": run_id}
@@ -331,7 +331,7 @@ class Runner:
         code = told if isinstance(told, str) and told in ERROR_CODES else GuestLost.code
         return {"event": "failed", "code": code, "run_id": run_id}
 
-    def _run_id(self, held: _Held, *, stored: bool) -> str | None:
+    def _run_id(self, held: _HeldSubmission, *, stored: bool) -> str | None:
         """Id of the run, as the guest says; or, at its end, as the store's index does."""
         found = self._status(held.folder).get("run_id")
         if isinstance(found, str):

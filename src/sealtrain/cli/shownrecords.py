@@ -14,7 +14,7 @@ from sealtrain.base.extras import require_extras
 from sealtrain.sealing.errors import RecordInvalid
 
 if TYPE_CHECKING:
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 _MOST_CHARACTERS: Final = 4000
 """Characters of a sequence that are shown."""
@@ -22,7 +22,7 @@ _MOST_SPANS: Final = 200
 
 
 def show_record(
-    recipe: Recipe, base: Path, key: str, records: Sequence[Mapping[str, Any]]
+    recipe: PhaseRecipe, base: Path, key: str, records: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Render the first records of data, and show one of them.
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
     from sealtrain.owner.ledger_audit import Progress
     from sealtrain.owner.readiness import AtHand
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 _EXCHANGE_SECONDS: Final = 30.0
 
@@ -225,7 +225,7 @@ def _guest(about: RunAsked, documents: Sequence[Path]) -> GuestHere | None:
     return GuestHere(collect=guest.evidence, policy=policies.get)
 
 
-def _at_hand(places: Sequence[str], recipe: Recipe, consortium: Consortium) -> AtHand:
+def _at_hand(places: Sequence[str], recipe: PhaseRecipe, consortium: Consortium) -> AtHand:
     """The sealed datasets of a recipe, as ``train`` would find them."""
     from sealtrain.guest.datasets import find_datasets
     from sealtrain.guest.settings import place_of

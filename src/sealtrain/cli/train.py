@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sealtrain.errors import SealtrainError
     from sealtrain.guest.run_end import Outcome
     from sealtrain.guest.settings import RunSettings
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 MetricsPort = Annotated[
     int | None,
@@ -144,7 +144,7 @@ def resume(
     )
 
 
-def _require_one_guest(recipe: Recipe) -> None:
+def _require_one_guest(recipe: PhaseRecipe) -> None:
     """Refuse a recipe whose guests have roles: a run ticket says which one a guest plays.
 
     Raises:

@@ -17,7 +17,7 @@ from sealtrain.recipe.basefolder import base_of
 from sealtrain.recipe.lock import load_lock
 from sealtrain.recipe.missing import missing_values
 from sealtrain.recipe.recordcolumns import ColumnJudge
-from sealtrain.recipe.schema import Recipe, load_recipe
+from sealtrain.recipe.schema import PhaseRecipe, load_recipe
 from sealtrain.sealing.opened_dataset import SealedDataset
 from sealtrain.sealing.tabular.conversion import Conversion, read_dates
 from sealtrain.training.data.sources import Source
@@ -70,7 +70,7 @@ def validate(
             emit(as_json, report, _lines(report))
 
 
-def _recipe(path: Path) -> Recipe:
+def _recipe(path: Path) -> PhaseRecipe:
     return load_lock(path).recipe if path.suffix == ".json" else load_recipe(path)
 
 
@@ -78,7 +78,7 @@ def _base(path: Path) -> Path:
     return base_of(path) if path.suffix == ".json" else path.parent
 
 
-def _source(recipe: Recipe, word: str, me: Identity | None, declared: Conversion) -> Any:
+def _source(recipe: PhaseRecipe, word: str, me: Identity | None, declared: Conversion) -> Any:
     name, _, path = word.partition("=")
     named: Dataset | None = next(
         (found for found in recipe.datasets if f"{found.owner}.{found.name}" == name), None

@@ -62,7 +62,7 @@ class _Credentials(StrictModel):
     values: Annotated[dict[str, Value], Field(min_length=1, max_length=len(NAMES))]
 
 
-class _Request(StrictModel):
+class _CredentialRequest(StrictModel):
     version: Literal[1]
     nonce: Hex64
     key: Base64
@@ -73,7 +73,7 @@ class _Challenge(StrictModel):
     nonce: Hex64
 
 
-class _Sealed(StrictModel):
+class _SealedCredentials(StrictModel):
     sealed: Base64
 
 
@@ -139,7 +139,7 @@ def ask_lender(
         shown = evidence(Binding(_PURPOSE, transcript))
         request = {"version": 1, "nonce": nonce, "key": key, "evidence": shown.to_dict()}
         sealed = _exchange(
-            client, _Sealed, "POST", f"{url}/v1/credentials", canonical_json(request)
+            client, _SealedCredentials, "POST", f"{url}/v1/credentials", canonical_json(request)
         ).sealed
     try:
         opened = private.open(from_base64(sealed), info=_info(transcript))
@@ -192,7 +192,9 @@ class Lender:
             ChallengeUnknown, ChallengeExpired: (2) The nonce is not one of this lender, or is old.
             EvidenceRefused: (3) The guest is not what it must be; its class says why.
         """
-        given = load_json(_Request, request, DataInvalid, "request", max_bytes=MAX_REQUEST_BYTES)
+        given = load_json(
+            _CredentialRequest, request, DataInvalid, "request", max_bytes=MAX_REQUEST_BYTES
+        )
         now = self._clock()
         self._check_nonce(given.nonce, now)
         transcript = _transcript(self._compose_hash, given.key, given.nonce)

@@ -65,7 +65,7 @@ PeerName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$"
 _NOT_GIVEN: Final[tuple[object, ...]] = (None, (), [], {}, 0)
 
 
-class _Fields(NamedTuple):
+class _RoleFields(NamedTuple):
     """Fields of a role's ticket besides version and role."""
 
     required: frozenset[str] = frozenset()
@@ -89,23 +89,25 @@ _OF_BROKERS: Final = _OUTBOUND | frozenset(
         "submitters",
     }
 )
-_FIELDS: Final[Mapping[str, _Fields]] = {
-    "accelerator": _Fields(frozenset(), _IN_GUEST | {"listen", "listen_writes", "threads"}),
-    "broker": _Fields(frozenset(), _OF_BROKERS),
-    "dealer": _Fields(frozenset(), _IN_GUEST | {"listen", "threads"}),
-    "evaluate": _Fields(frozenset({"brokers", "data"}), _UNATTENDED | {"continues", "store"}),
-    "holder": _Fields(
+_FIELDS: Final[Mapping[str, _RoleFields]] = {
+    "accelerator": _RoleFields(frozenset(), _IN_GUEST | {"listen", "listen_writes", "threads"}),
+    "broker": _RoleFields(frozenset(), _OF_BROKERS),
+    "dealer": _RoleFields(frozenset(), _IN_GUEST | {"listen", "threads"}),
+    "evaluate": _RoleFields(frozenset({"brokers", "data"}), _UNATTENDED | {"continues", "store"}),
+    "holder": _RoleFields(
         frozenset({"brokers", "data", "party", "peers"}), _UNATTENDED | {"listen", "rejoins"}
     ),
-    "lead": _Fields(frozenset({"brokers"}), _UNATTENDED),
-    "node": _Fields(frozenset({"brokers", "data", "node", "peers"}), _UNATTENDED | {"listen"}),
-    "orchestrator": _Fields(frozenset({"brokers", "holders", "peers"}), _UNATTENDED | {"states"}),
-    "party": _Fields(
+    "lead": _RoleFields(frozenset({"brokers"}), _UNATTENDED),
+    "node": _RoleFields(frozenset({"brokers", "data", "node", "peers"}), _UNATTENDED | {"listen"}),
+    "orchestrator": _RoleFields(
+        frozenset({"brokers", "holders", "peers"}), _UNATTENDED | {"states"}
+    ),
+    "party": _RoleFields(
         frozenset({"brokers", "data", "party", "run"}), _UNATTENDED | {"peers", "rejoins"}
     ),
-    "server": _Fields(frozenset({"brokers"}), _UNATTENDED | {"listen"}),
-    "standby": _Fields(frozenset({"brokers", "holders", "peers", "states"}), _UNATTENDED),
-    "train": _Fields(
+    "server": _RoleFields(frozenset({"brokers"}), _UNATTENDED | {"listen"}),
+    "standby": _RoleFields(frozenset({"brokers", "holders", "peers", "states"}), _UNATTENDED),
+    "train": _RoleFields(
         frozenset({"brokers", "data"}),
         _UNATTENDED | {"continues", "listen", "peers", "nodes", "previous", "ranks", "store"},
     ),

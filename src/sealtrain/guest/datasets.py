@@ -26,7 +26,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series import block_of, chain_of, member_digest, members_read
 from sealtrain.errors import UsageError
 from sealtrain.recipe.errors import DatasetUnknown
-from sealtrain.recipe.schema import Recipe
+from sealtrain.recipe.schema import PhaseRecipe
 from sealtrain.sealing.errors import NoStanza
 from sealtrain.sealing.places import Folder
 from sealtrain.sealing.rewrap import read_stanzas
@@ -75,7 +75,7 @@ class _Present:
 
 def find_datasets(
     paths: Iterable[Path | str],
-    recipe: Recipe,
+    recipe: PhaseRecipe,
     consortium: Consortium,
     *,
     owner: str | None = None,

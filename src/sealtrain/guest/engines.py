@@ -12,12 +12,12 @@ from sealtrain.recipe.engines import builds_code
 from sealtrain.training.compiling import no_compiler
 
 if TYPE_CHECKING:
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 _CPP: Final = ("c++", "clang++", "g++")
 
 
-def require_engines(recipe: Recipe) -> None:
+def require_engines(recipe: PhaseRecipe) -> None:
     """Refuse a machine on which the recipe's settings cannot work.
 
     A workload tries its compiler again, with a program of its own, before it reads a record.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.sandbox.landlock import KernelBorder
     from sealtrain.guest.settings import RunSettings
     from sealtrain.recipe.lock import Lock
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 Done = TypeVar("Done")
 
@@ -76,7 +76,7 @@ class AttestedGuest:
     """
 
     admitted: Admitted
-    recipe: Recipe
+    recipe: PhaseRecipe
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class AttestedGuest:
         )
 
 
-def _other_roles(recipe: Recipe) -> UsageError:
+def _other_roles(recipe: PhaseRecipe) -> UsageError:
     how = recipe.collaboration
     return UsageError(
         "the recipe is for several parties, each with its own data"

@@ -36,7 +36,7 @@ from sealtrain.sealing.trainedmodel import (
 
 if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 
 class OpenedModel:
@@ -78,13 +78,13 @@ class ModelBefore:
         return OpenedModel(open_named_model(self.folder, self.model, lambda _run, _stanzas: key))
 
 
-def begins_with_last(recipe: Recipe) -> bool:
+def begins_with_last(recipe: PhaseRecipe) -> bool:
     """Whether each run of a recipe begins with the model of the run before."""
     return recipe.schedule is not None and recipe.schedule.continues == "last"
 
 
 def find_model_before(
-    settings: RunSettings, recipe: Recipe, consortium: Consortium
+    settings: RunSettings, recipe: PhaseRecipe, consortium: Consortium
 ) -> ModelBefore | None:
     """The model that a run begins with; ``None`` for the recipe's own.
 

@@ -143,7 +143,7 @@ def seal_model(
         stanzas.append(next_run.stanza(data_key, run_id=run_id, owner_id=owner_id))
     names = sorted(files)
     with atomic_folder(out / MODEL_FOLDER, mode=0o755, overwrite=True) as folder:
-        sealing = _Sealing(folder, data_key, random)
+        sealing = _ModelSealing(folder, data_key, random)
         made = tuple(
             sealing.seal(
                 names[position],
@@ -201,7 +201,7 @@ def hand_on_model(
         return dataset_context(dataset_id, to.owner.owner_id, to.dataset, position)
 
     with atomic_folder(out / MODEL_FOLDER, mode=0o755, overwrite=True) as folder:
-        sealing = _Sealing(folder, data_key, random)
+        sealing = _ModelSealing(folder, data_key, random)
         shards = [
             sealing.seal(shard, sealed, files[name], context(number + 1), ())
             for number, (name, shard, sealed) in enumerate(
@@ -252,7 +252,7 @@ def hand_on_model(
 
 
 @dataclass(frozen=True, slots=True)
-class _Sealing:
+class _ModelSealing:
     """Seals files of one model into its folder."""
 
     folder: Path
@@ -282,7 +282,7 @@ class _Sealing:
             new_file(path) as file,
             io.BytesIO(content) if isinstance(content, bytes) else content.open() as source,
         ):
-            seen = _Hashed(file)
+            seen = _HashingWriter(file)
             info = seal_file(
                 source,
                 cast("BinaryIO", seen),
@@ -294,7 +294,7 @@ class _Sealing:
         return TrainedOutput(name=name, size=info.size, sha256=seen.sha256, root=info.root)
 
 
-class _Hashed(io.RawIOBase):
+class _HashingWriter(io.RawIOBase):
     """Passes on the written bytes, and hashes them."""
 
     def __init__(self, target: BinaryIO) -> None:

@@ -21,12 +21,12 @@ from sealtrain.training.run import Checkpoints, Inputs, Reporting, load_phase, t
 
 if TYPE_CHECKING:
     from sealtrain.guest.workload.stubs import WorkloadRun
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.training.model_files import Trained
     from sealtrain.training.models.standins import StandIns
 
 
-def load_libraries(recipe: Recipe) -> None:
+def load_libraries(recipe: PhaseRecipe) -> None:
     """Import what the recipe's phase uses, before there is anything to train on."""
     make_ready(recipe.backend.name)
     load_phase(recipe.phase)
@@ -70,7 +70,7 @@ def run_phase(run: WorkloadRun) -> None:
 
 
 def _load_stand_ins(
-    recipe: Recipe,
+    recipe: PhaseRecipe,
 ) -> Callable[[WorkloadRun], AbstractContextManager[StandIns]] | None:
     how = recipe.collaboration
     place = None if how is None else KINDS[how.kind].stand_ins

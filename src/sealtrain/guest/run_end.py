@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.sandbox.output import OutputTally
     from sealtrain.guest.settings import RunSettings
     from sealtrain.recipe.lock import Lock
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.sealing.trainedmodel import TrainedModel
     from sealtrain.signing.target import Target
     from sealtrain.training.run import Trained
@@ -114,7 +114,7 @@ class LoggedRun(Protocol):
         """The lock, and the guest that measured it."""
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> PhaseRecipe:
         """Of the lock."""
 
     @property

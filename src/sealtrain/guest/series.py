@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sealtrain.client.grants import Grants
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
     from sealtrain.release.messages import ListedSeries
     from sealtrain.sealing.opened_dataset import SealedDataset
 
@@ -104,7 +104,7 @@ class Chains:
 
 
 def list_series(
-    answers: Iterable[Sequence[ListedSeries]], recipe: Recipe, consortium: Consortium
+    answers: Iterable[Sequence[ListedSeries]], recipe: PhaseRecipe, consortium: Consortium
 ) -> Chains:
     """Step 1.
 

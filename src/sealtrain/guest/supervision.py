@@ -85,7 +85,7 @@ class _Result(StrictModel):
     history: tuple[dict[str, Any], ...]
 
 
-class _Answer(StrictModel):
+class _LastWords(StrictModel):
     """The last words of a run's process: exactly one of them."""
 
     result: _Result | None = None
@@ -346,7 +346,7 @@ def _last_words(
 def _outcome(told: bytes, out: Path) -> Outcome | None:
     """The result in last words, ``None`` of a part that was played; raises the error in them."""
     answer = load_model(
-        _Answer, parse_json(told, max_bytes=_MAX_ANSWER_BYTES), DataInvalid, "answer of the run"
+        _LastWords, parse_json(told, max_bytes=_MAX_ANSWER_BYTES), DataInvalid, "answer of the run"
     )
     if answer.interrupted:
         raise KeyboardInterrupt

@@ -15,7 +15,7 @@ from sealtrain.manifest.limits import DATA_COUNTED
 if TYPE_CHECKING:
     from sealtrain.guest.guestrun import GuestRun
     from sealtrain.guest.key_holder import DataGuest
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
     from sealtrain.training.data.sources import SealedFolder, Source
     from sealtrain.training.data.validation.columns import CountTokens
     from sealtrain.training.inputs.learnable import RecordTally
@@ -135,7 +135,7 @@ def _public(
 
 
 def token_counter(
-    recipe: Recipe, base: Path, sealed: SealedFolder | None = None
+    recipe: PhaseRecipe, base: Path, sealed: SealedFolder | None = None
 ) -> CountTokens | None:
     """Counts tokens of a text, where a rule asks for it."""
     rules = recipe.validation

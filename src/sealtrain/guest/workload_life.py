@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.workload.company import WorkloadCompany
     from sealtrain.guest.workload.messages import WorkloadQuestion
     from sealtrain.guest.workload.stubs import WorkloadRun
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 _STREAMS: Final = 3
 
@@ -87,9 +87,9 @@ class Workload:
     first: int = 0
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> PhaseRecipe:
         """The recipe of the lock, as the ranks of this run train it."""
-        recipe: Recipe = divide_among(self.lock.recipe, self.division)
+        recipe: PhaseRecipe = divide_among(self.lock.recipe, self.division)
         return recipe
 
     @property

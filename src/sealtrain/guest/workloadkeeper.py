@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     )
     from sealtrain.guest.workload.opener import Opener
     from sealtrain.recipe.lock import Lock
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.sealing.checkpointstore import CheckpointStore
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.reader import SealedFile
@@ -64,7 +64,7 @@ class KeptGuest(Protocol):
     """The guest whose workload is kept: it has keys, and opened the recipe's data."""
 
     run_id: str
-    recipe: Recipe
+    recipe: PhaseRecipe
     lease: RunLease
     lease_keeper: LeaseKeeper
     sealed_datasets: tuple[FoundDataset, ...]

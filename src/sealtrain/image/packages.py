@@ -25,7 +25,7 @@ from sealtrain.recipe.installation import (
     normalise_name,
     read_recorded,
 )
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 
 _MARKERS: Final = {
     "implementation_name": "cpython",
@@ -173,7 +173,7 @@ def _tree(entries: Mapping[str, LayerEntry], folder: str) -> dict[str, str]:
     }
 
 
-def measure_image(image: Image, recipe: Recipe, *, compared: bool = False) -> Installation:
+def measure_image(image: Image, recipe: PhaseRecipe, *, compared: bool = False) -> Installation:
     """Measure sealtrain and a recipe's packages in an image, as if the image were running.
 
     Args:

@@ -37,7 +37,7 @@ class _Document(StrictModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
+class _HeldShare:
     """A share that is the one its own list of digests names."""
 
     name: str
@@ -123,7 +123,7 @@ def join_key(documents: Mapping[str, Secret]) -> JoinedShares:
     held = [
         part for name, text in documents.items() if (part := _read_share(name, text)) is not None
     ]
-    by_list: dict[tuple[str, ...], list[_Held]] = {}
+    by_list: dict[tuple[str, ...], list[_HeldShare]] = {}
     for part in held:
         by_list.setdefault(part.digests, []).append(part)
     chosen = max(by_list.values(), key=len, default=[])
@@ -134,7 +134,7 @@ def join_key(documents: Mapping[str, Secret]) -> JoinedShares:
     return JoinedShares(key=key, threshold=threshold, wrong=wrong)
 
 
-def _read_share(name: str, document: Secret) -> _Held | None:
+def _read_share(name: str, document: Secret) -> _HeldShare | None:
     try:
         text = parse_json(document.reveal(), max_bytes=MAX_DOCUMENT_BYTES, max_depth=3)
         read = load_model(_Document, text, DataInvalid, "share")
@@ -148,7 +148,7 @@ def _read_share(name: str, document: Secret) -> _Held | None:
     named = share.index < count and read.digests[share.index] == sha256_hex(read.mnemonic.encode())
     if not (alone and plain and named):
         return None
-    return _Held(name=name, share=share, digests=read.digests)
+    return _HeldShare(name=name, share=share, digests=read.digests)
 
 
 def _recover_key(shares: Sequence[Share], threshold: int) -> DataKey | None:

@@ -133,7 +133,7 @@ class _Failed(StrictModel):
     code: ErrorCode
 
 
-class _Refused(StrictModel):
+class _RefusedEntry(StrictModel):
     action: str
     code: ErrorCode
 
@@ -489,7 +489,7 @@ class EntryRules:
 
     def _refusal(self, _kind: str, _at: int, body: dict[str, Any]) -> Iterator[str]:
         refused = load_model(
-            _Refused,
+            _RefusedEntry,
             {name: body.get(name) for name in ("action", "code")},
             LedgerInconsistent,
             "refusal",

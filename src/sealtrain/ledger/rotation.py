@@ -28,7 +28,7 @@ KIND = "rotation"
 PAYLOAD_TYPE = "application/vnd.sealtrain.key-rotation+json"
 
 
-class _Statement(StrictModel):
+class _RotationStatement(StrictModel):
     version: Literal[1]
     origin: str = Field(max_length=256)
     old_key: Base64
@@ -97,7 +97,7 @@ def read_rotation(body: Any, *, origin: str) -> Rotation:
     envelope = dsse.Envelope.from_dict(body["envelope"])
     try:
         said = load_model(
-            _Statement, parse_canonical(envelope.payload), StatementInvalid, "key rotation"
+            _RotationStatement, parse_canonical(envelope.payload), StatementInvalid, "key rotation"
         )
         old, new = (from_base64(text, length=32) for text in (said.old_key, said.new_key))
         rotated_at = from_rfc3339(said.rotated_at)

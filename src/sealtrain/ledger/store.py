@@ -119,8 +119,8 @@ class LedgerStore:
         self.kept = KeptTree(self._read_node)
         """The part of it in memory."""
         self._seen = (0, b"")  # the largest head computed here
-        self._reader = _Line(self._database.engine, self._require_seen)
-        self._turn = _Turn(self._database, self._require_seen)
+        self._reader = _LedgerConnection(self._database.engine, self._require_seen)
+        self._turn = _AppendTurn(self._database, self._require_seen)
         try:
             self.made_with = self._prepare(meta, any_key=any_key)
             """Id of the key that it was made with; rotations may have led to another since."""
@@ -280,7 +280,7 @@ class PendingEntries:
     ``on_rollback`` no other writer appends.
     """
 
-    def __init__(self, store: LedgerStore, turn: _Turn | _TablesTurn) -> None:
+    def __init__(self, store: LedgerStore, turn: _AppendTurn | _TablesTurn) -> None:
         self._store = store
         self._turn = turn
         self._driver: Any = None
@@ -361,7 +361,7 @@ class _TablesTurn:
         """Rolling back to before the lock, or the transaction's end, lets go of it."""
 
 
-class _Line:
+class _LedgerConnection:
     """One connection, made anew when it broke; any thread may use it, one at a time."""
 
     def __init__(self, engine: Engine, on_new: Callable[[Any], None]) -> None:
@@ -399,7 +399,7 @@ class _Line:
             return act(self._driver)
 
 
-class _Turn(_Line):
+class _AppendTurn(_LedgerConnection):
     """The right to append, in a transaction of the ledger's own: one at a time, of any threads."""
 
     def __init__(self, database: LedgerDatabase, on_new: Callable[[Any], None]) -> None:

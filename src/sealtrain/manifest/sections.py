@@ -21,7 +21,7 @@ from sealtrain.manifest.trainedrecords import records_in_words
 from sealtrain.manifest.verify import Facts
 from sealtrain.recipe.lockfile import Lock, ModelPin, SealedModelPin, TokenizerPin
 from sealtrain.recipe.modelspec import ModelFromConfig, SealedModel
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain.signing.needs import reasons_in_words
 
 BaseList = Mapping[str, Mapping[str, str]]
@@ -310,7 +310,7 @@ def _destination(lock: Lock) -> str:
     return ", ".join(lock.recipe.release_policy.model.recipients)
 
 
-def _promise_of(recipe: Recipe) -> str:
+def _promise_of(recipe: PhaseRecipe) -> str:
     """What a recipe promises of privacy, in a few words."""
     how = recipe.collaboration
     promise = None if how is None else how.privacy_promise

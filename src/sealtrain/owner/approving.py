@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from sealtrain.consortium.standing_terms import StandingTerms
     from sealtrain.errors import SealtrainError
     from sealtrain.recipe.lock import Lock
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.signing.identity import PublicIdentity
     from sealtrain.signing.needs import Needs
 
@@ -456,7 +456,7 @@ def _choose_pinned(
     named: list[DatasetManifest],
     registered: tuple[DatasetManifest, ...],
     me: str,
-    recipe: Recipe,
+    recipe: PhaseRecipe,
     chains: Container[str] = (),
 ) -> tuple[DatasetManifest, ...]:
     """The owner's datasets that are named, else all that are registered."""
@@ -503,7 +503,7 @@ def _choose_pinned(
 
 
 def _list_unregistered(
-    manifests: Iterable[DatasetManifest], me: str, recipe: Recipe
+    manifests: Iterable[DatasetManifest], me: str, recipe: PhaseRecipe
 ) -> tuple[str, ...]:
     """Names of an owner's datasets in a recipe that are not among some."""
     there = {manifest.name for manifest in manifests}

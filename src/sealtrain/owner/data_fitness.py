@@ -23,7 +23,7 @@ from sealtrain.sealing.tabular.tokens import TokenShards
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.recipe.terms import Dataset
     from sealtrain.sealing.sourcefiles import SourceFile
 
@@ -45,7 +45,7 @@ _FIRST: Final = 32
 
 
 def fitting(
-    recipe: Recipe,
+    recipe: PhaseRecipe,
     owner: str,
     name: str,
     source: Path | Mapping[str, SourceFile],
@@ -180,7 +180,7 @@ def _pass(_batch: pa.RecordBatch) -> None:
 
 
 def read_data(
-    recipe: Recipe,
+    recipe: PhaseRecipe,
     owner: str,
     name: str,
     source: Path,
@@ -297,7 +297,7 @@ def _raise_undecided(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
         raise Undecided from None
 
 
-def _fields(recipe: Recipe, dataset: Dataset) -> dict[str, str]:
+def _fields(recipe: PhaseRecipe, dataset: Dataset) -> dict[str, str]:
     """Owner's column → field of the recipe's columns; of features, which are many, none."""
     own = {called: name for name, called in dataset.columns.items()}
     columns = recipe.columns

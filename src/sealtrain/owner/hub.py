@@ -36,7 +36,7 @@ from sealtrain.recipe.modelfolder import measure_folder
 
 if TYPE_CHECKING:
     from sealtrain.recipe.modelspec import ModelFromHub
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 _WANTED: Final = (
     *("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken"),
@@ -69,7 +69,7 @@ class Hub:
 
 
 def bring_models(
-    recipe: Recipe,
+    recipe: PhaseRecipe,
     base_dir: Path,
     *,
     hub: Hub | None = None,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sealtrain.consortium.members import Consortium
     from sealtrain.recipe.installation import Installation
     from sealtrain.recipe.lockfile import HubPin
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 
 def lock_for(
@@ -30,7 +30,7 @@ def lock_for(
     consortium: Consortium,
     brokers: Sequence[Path],
     *,
-    installation: Callable[[Recipe], Installation] | None = None,
+    installation: Callable[[PhaseRecipe], Installation] | None = None,
     on_step: Callable[[str], None] = lambda _line: None,
 ) -> LockedRecipe:
     """Resolve everything a recipe names to digests.
@@ -62,7 +62,7 @@ def lock_for(
 
 
 def _bring_models(
-    recipe: Recipe, base_dir: Path, on_step: Callable[[str], None]
+    recipe: PhaseRecipe, base_dir: Path, on_step: Callable[[str], None]
 ) -> dict[str, HubPin]:
     """Commits and licences of the recipe's models of the hub, whose files are in place then."""
     if not recipe.hub_models:

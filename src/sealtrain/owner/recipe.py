@@ -31,7 +31,7 @@ class Recipe:
     """
 
     path: Path
-    document: document.Recipe
+    document: document.PhaseRecipe
 
     @classmethod
     def load(cls, path: Path) -> Self:

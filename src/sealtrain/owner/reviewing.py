@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sealtrain.consortium.verifications import SignedImageVerification
     from sealtrain.owner.approving import Intent
     from sealtrain.recipe.lock import Lock
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 _PHASES: Final = {
     "classify": "a classifier",
@@ -96,7 +96,7 @@ def facts(
     )
 
 
-def uses(recipe: Recipe, registered: Sequence[DatasetManifest]) -> Iterator[tuple[str, str]]:
+def uses(recipe: PhaseRecipe, registered: Sequence[DatasetManifest]) -> Iterator[tuple[str, str]]:
     """Purpose and legal basis of the recipe, beside what each owner says of its data."""
     stated = [(dataset, dataset.data_use) for dataset in registered if dataset.data_use is not None]
     if recipe.purpose is not None or stated:
@@ -127,7 +127,7 @@ def _training(recipe: Any, lock: Lock, records: int | None) -> str:
     return f"{what}, {how}{merged}, from {base}{pinned}; {steps_in_words(recipe, records)}"
 
 
-def _data(recipe: Recipe, registered: Sequence[DatasetManifest]) -> Iterator[tuple[str, str]]:
+def _data(recipe: PhaseRecipe, registered: Sequence[DatasetManifest]) -> Iterator[tuple[str, str]]:
     columns = ", ".join(recipe.columns.names)
     counts, label = _count_records(recipe, registered), "reads"
     for dataset, records in zip(recipe.datasets, counts, strict=True):
@@ -150,7 +150,7 @@ def _data(recipe: Recipe, registered: Sequence[DatasetManifest]) -> Iterator[tup
     yield "columns", f"{columns} of each, and no other{total}"
 
 
-def _count_records(recipe: Recipe, registered: Sequence[DatasetManifest]) -> list[int | None]:
+def _count_records(recipe: PhaseRecipe, registered: Sequence[DatasetManifest]) -> list[int | None]:
     """Records of each dataset of a recipe, as registered; ``None`` where they are not known."""
     counts: list[int | None] = []
     for dataset in recipe.datasets:
@@ -207,7 +207,7 @@ def _destination(lock: Lock) -> str:
     return f"goes, sealed, to {', '.join(release.recipients)}"
 
 
-def _leaving(recipe: Recipe) -> str:
+def _leaving(recipe: PhaseRecipe) -> str:
     policy = recipe.release_policy
     metrics = ", ".join(policy.metrics) or "no metric"
     logs = {

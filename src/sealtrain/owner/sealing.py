@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from sealtrain.client.broker_proof import AttestedBroker
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.consortium.series_block import SeriesBlock
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.sealing.sourcefiles import SourceFile
     from sealtrain.signing.datause import DataUse
@@ -287,14 +287,14 @@ def require_target(manifest: DatasetManifest, target: Target) -> None:
         )
 
 
-def _require_usable(data_use: DataUse | None, recipe: Recipe, owner: str, name: str) -> None:
+def _require_usable(data_use: DataUse | None, recipe: PhaseRecipe, owner: str, name: str) -> None:
     """Refuse at once what no broker would release."""
     if data_use is not None:
         data_use.require_retained(system_clock(), owner=owner, name=name)
         data_use.require_purpose(recipe.purpose, owner=owner, name=name)
 
 
-def _require_place(recipe: Recipe, owner: str, name: str, publication: Publication) -> None:
+def _require_place(recipe: PhaseRecipe, owner: str, name: str, publication: Publication) -> None:
     """Refuse a dataset in no series where the recipe reads a series, and the other way round."""
     reads = dataset_of(recipe, owner, name).series is not None
     if reads != (publication.series is not None):

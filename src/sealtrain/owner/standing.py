@@ -16,7 +16,7 @@ from sealtrain.recipe.records import dataset_of
 if TYPE_CHECKING:
     from sealtrain.consortium.approvals import ApprovalTally
     from sealtrain.consortium.datasets import DatasetManifest
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ def join_uses(
 
 
 def chains_named(
-    names: Iterable[str], registered: Iterable[DatasetManifest], me: str, recipe: Recipe
+    names: Iterable[str], registered: Iterable[DatasetManifest], me: str, recipe: PhaseRecipe
 ) -> dict[str, tuple[DatasetManifest, ...]]:
     """Members of an owner's series that are registered for a recipe, by name.
 
@@ -163,7 +163,7 @@ def terms_of(
     request: StandingRequest,
     chains: dict[str, tuple[DatasetManifest, ...]],
     me: str,
-    recipe: Recipe,
+    recipe: PhaseRecipe,
 ) -> StandingTerms:
     """What the approval states.
 

@@ -17,7 +17,7 @@ from sealtrain.recipe.basemodel import header_of
 from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.recipe.fields import resolve_inside
 from sealtrain.recipe.modelspec import ModelFromFolder
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 
 _READ_BYTES: Final = 1 << 20
 _AT_A_TIME: Final = 4
@@ -52,7 +52,7 @@ _FORMS: Final = {
 """By the names that safetensors gives them."""
 
 
-def require_sound_weights(recipe: Recipe, base_dir: Path) -> None:
+def require_sound_weights(recipe: PhaseRecipe, base_dir: Path) -> None:
     """Read the weights of each model that the recipe names by a folder.
 
     Args:

@@ -32,7 +32,7 @@ from sealtrain.recipe.conversations import TOOLS, has_template
 from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.metricnames import find_unmeasured, find_untested, list_metrics
 from sealtrain.recipe.modelspec import Model
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain.recipe.recordcolumns import CONVERSATIONS
 from sealtrain.recipe.templatemarks import (
     MARKS,
@@ -86,7 +86,7 @@ class Misfit:
         }
 
 
-def misfits(recipe: Recipe, base_dir: Path, members: Collection[str]) -> list[Misfit]:
+def misfits(recipe: PhaseRecipe, base_dir: Path, members: Collection[str]) -> list[Misfit]:
     """Everything about a recipe that could not work, in the order of the module's list.
 
     Args:
@@ -110,7 +110,9 @@ def misfits(recipe: Recipe, base_dir: Path, members: Collection[str]) -> list[Mi
     return found
 
 
-def misfits_of_record(recipe: Recipe, base_dir: Path, record: Mapping[str, Any]) -> list[Misfit]:
+def misfits_of_record(
+    recipe: PhaseRecipe, base_dir: Path, record: Mapping[str, Any]
+) -> list[Misfit]:
     """What a record shows that a recipe alone does not say: prompts and answers are conversations.
 
     Args:
@@ -135,7 +137,7 @@ def misfits_of_record(recipe: Recipe, base_dir: Path, record: Mapping[str, Any])
     return found
 
 
-def require_fitness(recipe: Recipe, base_dir: Path, members: Collection[str]) -> None:
+def require_fitness(recipe: PhaseRecipe, base_dir: Path, members: Collection[str]) -> None:
     """Refuse a recipe that could not work, with all its misfits at once.
 
     Raises:
@@ -145,7 +147,9 @@ def require_fitness(recipe: Recipe, base_dir: Path, members: Collection[str]) ->
     _refuse(misfits(recipe, base_dir, members))
 
 
-def require_fitness_of_record(recipe: Recipe, base_dir: Path, record: Mapping[str, Any]) -> None:
+def require_fitness_of_record(
+    recipe: PhaseRecipe, base_dir: Path, record: Mapping[str, Any]
+) -> None:
     """Refuse a recipe that could not work with such records.
 
     Raises:
@@ -179,7 +183,7 @@ def _refuse(found: list[Misfit]) -> None:
     )
 
 
-def _outsiders(recipe: Recipe, members: Collection[str]) -> Iterator[Misfit]:
+def _outsiders(recipe: PhaseRecipe, members: Collection[str]) -> Iterator[Misfit]:
     known = ", ".join(sorted(members))
     for field, names, what in (
         ("datasets", recipe.owners, "a dataset's owner is not in the consortium"),
@@ -201,7 +205,7 @@ def _outsiders(recipe: Recipe, members: Collection[str]) -> Iterator[Misfit]:
             )
 
 
-def _silent_metrics(recipe: Recipe) -> Iterator[Misfit]:
+def _silent_metrics(recipe: PhaseRecipe) -> Iterator[Misfit]:
     known = list_metrics(recipe.phase)
     for name in find_unmeasured(recipe):
         meant = nearest(name, known)
@@ -214,7 +218,7 @@ def _silent_metrics(recipe: Recipe) -> Iterator[Misfit]:
         )
 
 
-def _find_unmarked_template(recipe: Recipe, base_dir: Path) -> Iterator[Misfit]:
+def _find_unmarked_template(recipe: PhaseRecipe, base_dir: Path) -> Iterator[Misfit]:
     """Of the recipe's own template, or a saved tokenizer that has a template at all."""
     path: str | None = getattr(recipe.model.tokenizer, "path", None)
     if not getattr(recipe.trainer, "assistant_only_loss", False):
@@ -233,7 +237,7 @@ def _find_unmarked_template(recipe: Recipe, base_dir: Path) -> Iterator[Misfit]:
     )
 
 
-def _foreign_modules(recipe: Recipe, facts: BaseFacts) -> Iterator[Misfit]:
+def _foreign_modules(recipe: PhaseRecipe, facts: BaseFacts) -> Iterator[Misfit]:
     adapter = recipe.peft
     if adapter is None or facts.modules is None:
         return
@@ -264,7 +268,7 @@ def _foreign_modules(recipe: Recipe, facts: BaseFacts) -> Iterator[Misfit]:
         )
 
 
-def _too_long(recipe: Recipe, facts: BaseFacts) -> Iterator[Misfit]:
+def _too_long(recipe: PhaseRecipe, facts: BaseFacts) -> Iterator[Misfit]:
     field = "block_size" if recipe.phase == "cpt" else "max_length"
     length = getattr(recipe.trainer, field, None)
     if length is None or facts.positions is None or recipe.columns.kind in _NO_TOKENS:
@@ -284,7 +288,7 @@ def _too_long(recipe: Recipe, facts: BaseFacts) -> Iterator[Misfit]:
     )
 
 
-def _without_template(recipe: Recipe, base_dir: Path) -> Iterator[Misfit]:
+def _without_template(recipe: PhaseRecipe, base_dir: Path) -> Iterator[Misfit]:
     """Of a saved tokenizer; a sealed one is opened by the guest alone."""
     if recipe.columns.kind != "messages":
         return
@@ -320,7 +324,7 @@ def _no_template(field: str, path: str | None, of: str = "model.tokenizer") -> M
     return misfit if of == "model.tokenizer" else replace(misfit, message=f"{of}: {misfit.message}")
 
 
-def _unfit_tokenizer(recipe: Recipe, facts: BaseFacts, base_dir: Path) -> Iterator[Misfit]:
+def _unfit_tokenizer(recipe: PhaseRecipe, facts: BaseFacts, base_dir: Path) -> Iterator[Misfit]:
     """Of a saved tokenizer; a sealed one is opened by the guest alone."""
     tokenizer = recipe.model.tokenizer
     path = getattr(tokenizer, "path", None)
@@ -347,7 +351,7 @@ def _of_model(field: str, error: ModelInvalid, got: str | None = None) -> Misfit
     )
 
 
-def _without_test_data(recipe: Recipe) -> Iterator[Misfit]:
+def _without_test_data(recipe: PhaseRecipe) -> Iterator[Misfit]:
     names = find_untested(recipe)
     if not names:
         return

@@ -40,7 +40,7 @@ from sealtrain.recipe.engines import extras_of
 from sealtrain.recipe.errors import EnvironmentChanged
 from sealtrain.recipe.importable import Importable
 from sealtrain.recipe.kinds import distributions_of
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 
 _WRITTEN_BY_INSTALLERS = ("INSTALLER", "REQUESTED", "direct_url.json", "RECORD", "uv_cache.json")
 _OWN = CORE
@@ -149,7 +149,9 @@ def _here() -> InstallationPaths:
     )
 
 
-def measure_installation(recipe: Recipe, place: InstallationPaths | None = None) -> Installation:
+def measure_installation(
+    recipe: PhaseRecipe, place: InstallationPaths | None = None
+) -> Installation:
     """Measure the code, and the packages of a recipe with their dependencies.
 
     Args:
@@ -388,7 +390,7 @@ class PackagesWanted:
     of_scripts: tuple[str, ...] = ()
 
 
-def packages_of(recipe: Recipe) -> PackagesWanted:
+def packages_of(recipe: PhaseRecipe) -> PackagesWanted:
     """The packages of a recipe; pure, from the recipe alone."""
     extras = ["train"]
     if recipe.backend.extra is not None:

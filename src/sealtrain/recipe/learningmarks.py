@@ -16,7 +16,7 @@ from sealtrain.sealing.errors import RecordInvalid
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 LearnedTurns = Literal["all", "assistant", "none"]
 """Messages of a conversation that a run learns."""
@@ -27,7 +27,7 @@ _MASK: Final = ("masked", "masking", "mask", "train_detail", "training_detail")
 """0, false or an empty list: nothing of it is left out."""
 
 
-def learned_turns(recipe: Recipe, field: str) -> LearnedTurns:
+def learned_turns(recipe: PhaseRecipe, field: str) -> LearnedTurns:
     """Messages that a run learns of a column.
 
     Args:
@@ -74,7 +74,7 @@ def mark_hint(learned: LearnedTurns) -> str:
     return f"with trainer.assistant_only_loss: true no other message is learned; else {more}"
 
 
-def require_obeyed_marks(recipe: Recipe, records: Sequence[dict[str, Any]]) -> None:
+def require_obeyed_marks(recipe: PhaseRecipe, records: Sequence[dict[str, Any]]) -> None:
     """Refuse records with a mark that the run would not obey.
 
     Args:

@@ -23,7 +23,7 @@ from sealtrain.recipe.installation import Installation, measure_installation
 from sealtrain.recipe.kinds import distributions_of
 from sealtrain.recipe.lockfile import MAX_BROKERS, HandOnPin, HubPin, Lock, load_lock, parse_lock
 from sealtrain.recipe.models import measure_models
-from sealtrain.recipe.schema import Recipe, load_recipe
+from sealtrain.recipe.schema import PhaseRecipe, load_recipe
 from sealtrain.recipe.scripts import read_scripts, script_problem
 from sealtrain.recipe.scriptsettings import refuse_settings
 from sealtrain.signing.target import Target
@@ -117,7 +117,7 @@ class LockedRecipe:
         return self.target.app_id
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> PhaseRecipe:
         """What the lock pins."""
         return self.lock.recipe
 
@@ -219,7 +219,7 @@ def lock_recipe(
     return LockedRecipe(lock=lock, compose_bytes=build_compose(lock))
 
 
-def read_policy(recipe: Recipe, base_dir: Path) -> dict[str, Any] | None:
+def read_policy(recipe: PhaseRecipe, base_dir: Path) -> dict[str, Any] | None:
     """The appraisal policy that parties demand of each other; ``None`` without one.
 
     Raises:
@@ -235,7 +235,7 @@ def read_policy(recipe: Recipe, base_dir: Path) -> dict[str, Any] | None:
 
 
 def _read_hand_on(
-    recipe: Recipe, base_dir: Path, consortium_id: str, brokers: Collection[str]
+    recipe: PhaseRecipe, base_dir: Path, consortium_id: str, brokers: Collection[str]
 ) -> HandOnPin | None:
     """Pin the recipe that the model is handed on to, which was locked before."""
     named = recipe.release_policy.model.handed_on
@@ -276,7 +276,9 @@ def _read_hand_on(
     return HandOnPin(**locked.target.to_dict(), owner=model.owner, dataset=model.name)
 
 
-def require_scripts(recipe: Recipe, base_dir: Path, installation: Installation) -> dict[str, str]:
+def require_scripts(
+    recipe: PhaseRecipe, base_dir: Path, installation: Installation
+) -> dict[str, str]:
     """Texts of a recipe's scripts by path, which import nothing but what a lock pins.
 
     Raises:

@@ -34,7 +34,7 @@ from sealtrain.recipe.fields import RecipePath, Text
 from sealtrain.recipe.installation import CodePin, EnvironmentPin, code_sha256
 from sealtrain.recipe.kinds import distributions_of
 from sealtrain.recipe.modelspec import Model, ModelFromConfig
-from sealtrain.recipe.schema import AnyRecipe, Recipe
+from sealtrain.recipe.schema import AnyRecipe, PhaseRecipe
 from sealtrain.recipe.scripts import MAX_SCRIPT_BYTES, ScriptText, too_long
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def parse_lock(data: bytes) -> Lock:
     return lock
 
 
-def _fits(lock: Lock, recipe: Recipe) -> None:
+def _fits(lock: Lock, recipe: PhaseRecipe) -> None:
     pinned = tuple(pin.name for pin in lock.code)
     if pinned != (needed := distributions_of(recipe.collaboration)):
         raise LockInvalid(
@@ -298,7 +298,7 @@ def _fits(lock: Lock, recipe: Recipe) -> None:
         _model_fits(model, lock.models[name].model, lock.models[name].tokenizer)
 
 
-def _policy_fits(lock: Lock, recipe: Recipe) -> None:
+def _policy_fits(lock: Lock, recipe: PhaseRecipe) -> None:
     named = getattr(recipe.collaboration, "policy", None)
     if (named is None) != (lock.policy is None):
         raise LockInvalid(
@@ -315,7 +315,7 @@ def _policy_fits(lock: Lock, recipe: Recipe) -> None:
         raise LockInvalid("the lock's appraisal policy is not normalised", check="policy")
 
 
-def _hand_on_fits(lock: Lock, recipe: Recipe) -> None:
+def _hand_on_fits(lock: Lock, recipe: PhaseRecipe) -> None:
     named = recipe.release_policy.model.handed_on
     if (named is None) != (lock.handed_on is None):
         raise LockInvalid(
@@ -349,7 +349,7 @@ def _one_broker_continues(lock: Lock) -> None:
         )
 
 
-def _hub_fits(lock: Lock, recipe: Recipe) -> None:
+def _hub_fits(lock: Lock, recipe: PhaseRecipe) -> None:
     named = recipe.hub_models
     pins = lock.hub or {}
     if pins.keys() != named.keys() or lock.hub == {}:

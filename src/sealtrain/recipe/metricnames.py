@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from sealtrain.recipe.missing import list_learned
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 
 _EVERY_PHASE: Final = (
     "loss",
@@ -104,7 +104,7 @@ def list_metrics(phase: str) -> frozenset[str]:
     return frozenset((*_EVERY_PHASE, *_OF_PHASE.get(phase, ())))
 
 
-def find_unmeasured(recipe: Recipe) -> list[str]:
+def find_unmeasured(recipe: PhaseRecipe) -> list[str]:
     """Metrics that the release policy names and that nothing in the run measures, in its order."""
     known = list_metrics(recipe.phase) | set(list_learned(recipe).values())
     return [
@@ -116,7 +116,7 @@ def find_unmeasured(recipe: Recipe) -> list[str]:
     ]
 
 
-def find_untested(recipe: Recipe) -> list[str]:
+def find_untested(recipe: PhaseRecipe) -> list[str]:
     """Metrics of the release policy for which the recipe brings no test records, in its order.
 
     In federated runs and the like, parties bring theirs; those are not judged.

@@ -19,7 +19,7 @@ from sealtrain.recipe.collaboration import is_none
 from sealtrain.recipe.fields import ColumnName, Text
 
 if TYPE_CHECKING:
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 _LEARNED: Final = ("mean", "median")
 _MOST: Final = 1e30
@@ -65,13 +65,13 @@ MissingValues = dict[ColumnName, Missing] | None
 """Column → rule."""
 
 
-def rules_of(recipe: Recipe) -> Mapping[str, Any]:
+def rules_of(recipe: PhaseRecipe) -> Mapping[str, Any]:
     """Column → rule, of those that are not refused."""
     rules = getattr(recipe, "missing", None) or {}
     return {column: rule for column, rule in rules.items() if rule != "refuse"}
 
 
-def missing_values(recipe: Recipe) -> dict[str, float | str]:
+def missing_values(recipe: PhaseRecipe) -> dict[str, float | str]:
     """Column → value that stands for a gap; not a number where the model fills it."""
     return {
         column: rule.constant if isinstance(rule, Constant) else math.nan
@@ -79,7 +79,7 @@ def missing_values(recipe: Recipe) -> dict[str, float | str]:
     }
 
 
-def list_learned(recipe: Recipe) -> dict[str, str]:
+def list_learned(recipe: PhaseRecipe) -> dict[str, str]:
     """Feature whose stand-in is learned → metric that tells it: ``missing_3`` of the third."""
     rules = rules_of(recipe)
     return {
@@ -89,7 +89,7 @@ def list_learned(recipe: Recipe) -> dict[str, str]:
     }
 
 
-def find_gap_rule_fault(recipe: Recipe) -> str | None:
+def find_gap_rule_fault(recipe: PhaseRecipe) -> str | None:
     """Why a recipe's rules cannot be; ``None`` where they can."""
     rules = rules_of(recipe)
     columns = recipe.columns

@@ -26,7 +26,7 @@ from sealtrain.recipe.lockfile import (
 )
 from sealtrain.recipe.modelfolder import MeasuredFolder, measure_folder
 from sealtrain.recipe.modelspec import FolderTokenizer, Model, ModelFromConfig, ModelFromFolder
-from sealtrain.recipe.schema import Recipe
+from sealtrain.recipe.schema import PhaseRecipe
 
 BASE: Final = ".base"
 """Folder of a private folder that the recipe's paths start from; no path of a recipe names it."""
@@ -42,7 +42,7 @@ class ModelPins:
 
 
 def measure_models(
-    recipe: Recipe, base_dir: Path, *, into: PrivateFolder | None = None
+    recipe: PhaseRecipe, base_dir: Path, *, into: PrivateFolder | None = None
 ) -> ModelPins:
     """Measure the base model, its tokenizer and further models.
 

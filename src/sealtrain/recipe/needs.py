@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain.signing.needs import Needs, RecipeAction
 
 _STRICTEST_LOGS = "none"
 
 
-def needs_of(recipe: Recipe) -> Needs:
+def needs_of(recipe: PhaseRecipe) -> Needs:
     """Actions and data owners of a recipe; pure, from the lock alone.
 
     1. ``approve``: always;

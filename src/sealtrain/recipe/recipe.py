@@ -37,7 +37,7 @@ _FROM_SEALED = ("classify", "sft")
 """Phases that train from a sealed model."""
 
 
-class Recipe(StrictModel):
+class PhaseRecipe(StrictModel):
     """What every phase has. ``phase``, ``columns`` and ``trainer`` are narrowed by each phase."""
 
     version: Literal[1]

@@ -31,7 +31,7 @@ from sealtrain.recipe.conversations import (
 )
 from sealtrain.recipe.labels import find_label
 from sealtrain.recipe.missing import missing_values, rules_of
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain.recipe.terms import Dataset
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
 from sealtrain.sealing.tabular.conversion import Conversion
@@ -118,7 +118,7 @@ class ColumnJudge:
         filled: Columns, as the recipe calls them, of which it says what a missing value means.
     """
 
-    def __init__(self, recipe: Recipe, dataset: Dataset) -> None:
+    def __init__(self, recipe: PhaseRecipe, dataset: Dataset) -> None:
         """Take what the recipe asks of a dataset of role ``train`` or ``test``."""
         self._recipe = recipe
         self._dataset = dataset
@@ -400,7 +400,7 @@ def no_record(dataset: Dataset) -> RecordInvalid:
     )
 
 
-def columns_read(recipe: Recipe) -> set[str]:
+def columns_read(recipe: PhaseRecipe) -> set[str]:
     """Columns that a run of the recipe may read, under the recipe's names.
 
     They are those of its phase, of rules for data, and of patients that a federation hides.
@@ -416,17 +416,17 @@ def columns_read(recipe: Recipe) -> set[str]:
     return found | ({promised.patient} if promised is not None else set())
 
 
-def _renders_tools(recipe: Recipe) -> bool:
+def _renders_tools(recipe: PhaseRecipe) -> bool:
     return "tools" in type(recipe.columns).model_fields and _method(recipe) != "orpo"
 
 
-def _method(recipe: Recipe) -> str:
+def _method(recipe: PhaseRecipe) -> str:
     """The trainer's method where it has several, else the phase."""
     kind = getattr(recipe.trainer, "kind", None)
     return "orpo" if kind == "orpo" else f"phase {recipe.phase}"
 
 
-def _kinds(recipe: Recipe) -> dict[str, ColumnKind]:
+def _kinds(recipe: PhaseRecipe) -> dict[str, ColumnKind]:
     """Recipe's name of each column that it reads → what it holds."""
     found: dict[str, ColumnKind] = {}
     for field in type(recipe.columns).model_fields:
@@ -436,7 +436,7 @@ def _kinds(recipe: Recipe) -> dict[str, ColumnKind]:
     return found
 
 
-def _kind(recipe: Recipe, field: str) -> ColumnKind:
+def _kind(recipe: PhaseRecipe, field: str) -> ColumnKind:
     if field == "label":
         if recipe.phase in CONVERSATIONS:
             return "boolean"

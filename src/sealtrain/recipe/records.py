@@ -32,7 +32,7 @@ from sealtrain.recipe.learningmarks import (
     mark_hint,
     may_be_marked,
 )
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain.recipe.recordcolumns import EXPECTED, ColumnJudge, ReadColumn, no_record
 from sealtrain.recipe.recordvalues import (
     Unusable,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 _BOTH: Final = {True, False}
 
 
-def dataset_of(recipe: Recipe, owner: str, name: str) -> Dataset:
+def dataset_of(recipe: PhaseRecipe, owner: str, name: str) -> Dataset:
     """Check 1: the recipe's dataset of an owner.
 
     Raises:
@@ -110,7 +110,7 @@ class RecordCheck:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: PhaseRecipe,
         dataset: Dataset,
         *,
         columns: str = "all",

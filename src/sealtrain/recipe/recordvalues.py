@@ -15,7 +15,7 @@ from sealtrain.sealing.tabular.media import SIGNATURE_BYTES, image_kind
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 _LARGEST: Final = 3.4028234663852886e38
 """The largest number of 32 bits: models compute in these."""
@@ -120,7 +120,7 @@ def unusable_image(values: pa.Array) -> Unusable | None:
     )
 
 
-def unusable_answer(recipe: Recipe, called: str, values: pa.Array) -> Unusable | None:
+def unusable_answer(recipe: PhaseRecipe, called: str, values: pa.Array) -> Unusable | None:
     """Texts of preferences and prompts that say nothing; a prompt of preferences may be empty.
 
     Args:
@@ -144,7 +144,7 @@ def unusable_answer(recipe: Recipe, called: str, values: pa.Array) -> Unusable |
     )
 
 
-def tokens_of(recipe: Recipe) -> int | None:
+def tokens_of(recipe: PhaseRecipe) -> int | None:
     """How many tokens the model has, where the recipe itself says so."""
     found = (
         recipe.model.config.get("vocab_size") if isinstance(recipe.model, ModelFromConfig) else 0

@@ -115,18 +115,18 @@ def read_sample(path: Path) -> Sample:
 
 
 def _look_at(path: Path, records: Iterable[Mapping[str, Any]]) -> Sample:
-    columns: dict[str, _Seen] = {}
+    columns: dict[str, _SeenColumn] = {}
     count = 0
     for record in records:
         count += 1
         if len(columns.keys() | record.keys()) > _MAX_COLUMNS:
             raise DataInvalid(f"{path} has too many columns", expected=f"at most {_MAX_COLUMNS}")
         for name, value in record.items():
-            columns.setdefault(name, _Seen()).add(value, count)
+            columns.setdefault(name, _SeenColumn()).add(value, count)
     if not count:
         raise DataInvalid(f"{path} has no records", got=0, expected="at least one")
 
-    def those(what: Callable[[_Seen], bool]) -> frozenset[str]:
+    def those(what: Callable[[_SeenColumn], bool]) -> frozenset[str]:
         return frozenset(name for name, seen in columns.items() if what(seen))
 
     return Sample(
@@ -150,7 +150,7 @@ def _look_at(path: Path, records: Iterable[Mapping[str, Any]]) -> Sample:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SeenColumn:
     """What was seen of one column."""
 
     point: bool = True

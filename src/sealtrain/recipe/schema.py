@@ -23,9 +23,9 @@ from sealtrain.base.yamltext import MAX_YAML_BYTES, parse_yaml
 from sealtrain.errors import LimitExceeded
 from sealtrain.recipe.errors import RecipeInvalid
 from sealtrain.recipe.labels import write_labels
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 
-__all__ = ["PHASES", "AnyRecipe", "Recipe", "json_schema", "load_recipe", "parse_recipe"]
+__all__ = ["PHASES", "AnyRecipe", "PhaseRecipe", "json_schema", "load_recipe", "parse_recipe"]
 
 PHASES: Final = {
     "classify": "ClassifyRecipe",
@@ -41,14 +41,14 @@ PHASES: Final = {
 """Phase → class of its recipes in ``recipe.phases.<phase>``. Sorted."""
 
 
-def _recipe_class(phase: str) -> type[Recipe]:
+def _recipe_class(phase: str) -> type[PhaseRecipe]:
     # Loaded when named: building the models of all phases would slow every verification down.
     module = import_module(f"sealtrain.recipe.phases.{phase}")
-    found: type[Recipe] = getattr(module, PHASES[phase])
+    found: type[PhaseRecipe] = getattr(module, PHASES[phase])
     return found
 
 
-def parse_recipe(data: JsonValue) -> Recipe:
+def parse_recipe(data: JsonValue) -> PhaseRecipe:
     """Validate a parsed recipe.
 
     Raises:
@@ -67,11 +67,11 @@ def parse_recipe(data: JsonValue) -> Recipe:
     return load_model(_recipe_class(phase), data, RecipeInvalid, "recipe")
 
 
-def _any_recipe(value: Any) -> Recipe:
-    return value if isinstance(value, Recipe) else parse_recipe(value)
+def _any_recipe(value: Any) -> PhaseRecipe:
+    return value if isinstance(value, PhaseRecipe) else parse_recipe(value)
 
 
-def _dump_recipe(recipe: Recipe, info: SerializationInfo) -> dict[str, Any]:
+def _dump_recipe(recipe: PhaseRecipe, info: SerializationInfo) -> dict[str, Any]:
     return recipe.model_dump(mode=info.mode, by_alias=info.by_alias)
 
 
@@ -91,11 +91,11 @@ class _OfItsPhase:
         )
 
 
-AnyRecipe = Annotated[Recipe, _OfItsPhase]
+AnyRecipe = Annotated[PhaseRecipe, _OfItsPhase]
 """A recipe of any phase, as a field of another document."""
 
 
-def load_recipe(path: Path) -> Recipe:
+def load_recipe(path: Path) -> PhaseRecipe:
     """Read and validate ``recipe.yaml``.
 
     Raises:

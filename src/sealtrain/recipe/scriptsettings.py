@@ -34,7 +34,7 @@ _SAVES: Final = ("save_model", "_save")
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundSettings:
     line: int
     setting: str
     hint: str
@@ -64,7 +64,7 @@ def refuse_settings(texts: Mapping[str, str]) -> None:
             )
 
 
-def _find_in(tree: ast.AST, *, endless: bool) -> Iterator[_Found]:
+def _find_in(tree: ast.AST, *, endless: bool) -> Iterator[_FoundSettings]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield from _in_call(node, endless=endless)
@@ -72,26 +72,28 @@ def _find_in(tree: ast.AST, *, endless: bool) -> Iterator[_Found]:
             for inner in node.body:
                 if isinstance(inner, ast.FunctionDef) and inner.name in _SAVES:
                     hint = "give the model's class save_pretrained and from_pretrained instead"
-                    yield _Found(inner.lineno, f"{node.name}.{inner.name}", hint)
+                    yield _FoundSettings(inner.lineno, f"{node.name}.{inner.name}", hint)
 
 
-def _in_call(call: ast.Call, *, endless: bool) -> Iterator[_Found]:
+def _in_call(call: ast.Call, *, endless: bool) -> Iterator[_FoundSettings]:
     for name in _WORKERS:
         value = _read_keyword(call, name)
         if isinstance(value, int) and value > 0:
-            yield _Found(call.lineno, f"{name}={value}", _IN_THREAD)
+            yield _FoundSettings(call.lineno, f"{name}={value}", _IN_THREAD)
     if _read_keyword(call, "push_to_hub") is True:
-        yield _Found(call.lineno, "push_to_hub=True", "leave it out: a guest reaches no hub")
+        yield _FoundSettings(
+            call.lineno, "push_to_hub=True", "leave it out: a guest reaches no hub"
+        )
     if _read_keyword(call, "load_best_model_at_end") is True:
-        yield _Found(call.lineno, "load_best_model_at_end=True", _BEST)
+        yield _FoundSettings(call.lineno, "load_best_model_at_end=True", _BEST)
     resumed = _read_keyword(call, "resume_from_checkpoint")
     if resumed is True or (isinstance(resumed, str) and resumed):
-        yield _Found(call.lineno, f"resume_from_checkpoint={resumed!r}"[:80], _BY_ITSELF)
+        yield _FoundSettings(call.lineno, f"resume_from_checkpoint={resumed!r}"[:80], _BY_ITSELF)
     named = {keyword.arg for keyword in call.keywords}
     if endless and None not in named and _ARGUMENTS.fullmatch(_name(call.func)):
         epochs = _read_keyword(call, "num_train_epochs")
         said = "no max_steps" if "num_train_epochs" not in named else f"num_train_epochs={epochs}"
-        yield _Found(call.lineno, said, _ENDLESS)
+        yield _FoundSettings(call.lineno, said, _ENDLESS)
 
 
 def _read_keyword(call: ast.Call, name: str) -> Any:

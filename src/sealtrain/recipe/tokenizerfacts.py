@@ -18,7 +18,7 @@ from sealtrain.errors import DataInvalid, LimitExceeded
 from sealtrain.recipe.errors import ModelInvalid
 
 if TYPE_CHECKING:
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 BYTES_TOKENS: Final = 3 + 256
 """Tokens of the built-in tokenizer: padding, begin and end, and one for each byte."""
@@ -53,7 +53,7 @@ class TokenizerFacts:
     plain: bool = False
 
 
-def needs_end(recipe: Recipe) -> bool:
+def needs_end(recipe: PhaseRecipe) -> bool:
     """Whether the recipe's records end with the tokenizer's end token.
 
     A conversation ends as the chat template says; its batches are padded with the end token where

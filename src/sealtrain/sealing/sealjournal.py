@@ -85,7 +85,7 @@ def _fill(path: Path, folder: Path) -> Iterator[Path]:
     (folder / MANIFEST_NAME).unlink(missing_ok=True)
     try:
         yield folder
-    except _Kept as kept:
+    except _KeptRefusal as kept:
         raise kept.error from None
     except SealtrainError as error:
         if not isinstance(error, Unreachable):
@@ -108,7 +108,7 @@ def _finish(folder: Path, path: Path) -> None:
     sync(path.parent)
 
 
-class _Kept(Exception):
+class _KeptRefusal(Exception):
     """Carries a refusal that must leave the hidden folder as it is."""
 
     def __init__(self, error: SealtrainError) -> None:
@@ -153,7 +153,7 @@ class SealJournal:
             try:
                 self.dataset_id, self.data_key = self._take_up(head, settings, unwrap)
             except SealtrainError as error:
-                raise _Kept(error) from None
+                raise _KeptRefusal(error) from None
         else:
             for left in folder.glob("*.sealed"):
                 left.unlink()

@@ -85,7 +85,7 @@ class _Message:
     headers: Any
 
 
-class _Lines:
+class _HeaderLines:
     """Header lines, repeated ones too, in the order they came."""
 
     def __init__(self, lines: Iterable[tuple[str, str]]) -> None:
@@ -200,7 +200,7 @@ def verify_head(
     verifier = _Verifier(
         signature_algorithm=_Ed25519, key_resolver=_Keys(public=keys, private=None)
     )
-    message = _Message(method, url, _Lines(lines))
+    message = _Message(method, url, _HeaderLines(lines))
     try:
         found = verifier.verify(message, max_age=None, expect_tag=TAG)
     except (HTTPMessageSignaturesException, ValueError, TypeError) as error:

@@ -24,7 +24,7 @@ from sealtrain.training.inputs.learnable import RecordTally, judge_for, needs_te
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
     from sealtrain.training.data.sources import Source
     from sealtrain.training.inputs.learnable import Judge, Part
 
@@ -34,7 +34,7 @@ _NOT_TEXT: Final = ("label", "tools")
 
 
 def census(
-    recipe: Recipe,
+    recipe: PhaseRecipe,
     sources: Sequence[Source],
     tokenizer: Callable[[], Any],
     base: Path = Path(),
@@ -90,7 +90,7 @@ def collect_labels(records: Sequence[dict[str, Any]], parts: Sequence[Part]) -> 
 
 
 def _tally_of(
-    recipe: Recipe,
+    recipe: PhaseRecipe,
     judge: Judge,
     batches: Iterable[pa.RecordBatch],
     *,

@@ -33,12 +33,12 @@ from sealtrain.errors import ExtraMissing
 from sealtrain.recipe.engines import TORCHAO_OPTIMIZERS, builds_code
 
 if TYPE_CHECKING:
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
 
 _DYNAMIC: Final = "ACCELERATE_DYNAMO_USE_DYNAMIC"
 
 
-def prepare_compiling(recipe: Recipe) -> None:
+def prepare_compiling(recipe: PhaseRecipe) -> None:
     """Make ready what compiles in this process, before a record is read.
 
     Raises:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.training.checkpoints.callback import Evaluation, RunContext
     from sealtrain.training.data.feed import Feed
     from sealtrain.training.data.sources import SealedFolder, Source
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sealtrain.training.privacy.noise import NoiseSource
     from sealtrain.training.schedule_slice import ScheduleSlice
 
-RecipeT_co = TypeVar("RecipeT_co", bound="Recipe", covariant=True)
+RecipeT_co = TypeVar("RecipeT_co", bound="PhaseRecipe", covariant=True)
 
 
 class TrainingCounts(Protocol):

@@ -20,7 +20,7 @@ from sealtrain.training.models.adapters import virtual_tokens
 if TYPE_CHECKING:
     import torch
 
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.training.checkpoints.callback import Evaluation
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.distributed.shared_model import SharedModel
@@ -29,7 +29,7 @@ Records = list[dict[str, Any]]
 
 
 def train_and_measure(
-    work: TrainingContext[Recipe],
+    work: TrainingContext[PhaseRecipe],
     trainer: Any,
     evaluation: Evaluation | None,
     *,
@@ -70,7 +70,7 @@ def train_and_measure(
         return model, evaluation(model)
 
 
-def _is_delivered_as_trained(work: TrainingContext[Recipe]) -> bool:
+def _is_delivered_as_trained(work: TrainingContext[PhaseRecipe]) -> bool:
     """Whether nothing but the delivery reads the weights once they are measured."""
     peft = work.recipe.peft
     adapts = peft is None or (peft.changes_weights and not peft.merge)
@@ -88,7 +88,7 @@ def _measure_together(
     return (shared.outline, measured) if place().leads else (None, {})
 
 
-def test_records(work: TrainingContext[Recipe]) -> Iterator[Records]:
+def test_records(work: TrainingContext[PhaseRecipe]) -> Iterator[Records]:
     """Every test record once, ``per_device_eval_batch_size`` at a time."""
     size = work.recipe.trainer.per_device_eval_batch_size
     for batch in read_all(work.test_sources, work.recipe.columns.names):
@@ -97,7 +97,7 @@ def test_records(work: TrainingContext[Recipe]) -> Iterator[Records]:
 
 
 def classifier_answers(
-    work: TrainingContext[Recipe],
+    work: TrainingContext[PhaseRecipe],
     model: Any,
     encode: Callable[[Records], dict[str, Any]],
     *,

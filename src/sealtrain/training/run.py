@@ -22,7 +22,7 @@ from sealtrain.training.telemetry.metric_gate import MetricGate
 from sealtrain.training.telemetry.monitor import Monitor
 
 if TYPE_CHECKING:
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
     from sealtrain.sealing.datakey import DataKey
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
     from sealtrain.training.checkpoints.lease import LeaseKeeping
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoints", "Inputs", "Phase", "Reporting", "Trained", "load_phase", "train"]
 
-Phase = Callable[["TrainingContext[Recipe]"], "PhaseResult"]
+Phase = Callable[["TrainingContext[PhaseRecipe]"], "PhaseResult"]
 """Trains and evaluates."""
 Deliver = Callable[[str, int, Iterator[memoryview]], None]
 """Takes a file by name, size and content, of which each block is gone with the next."""
@@ -108,7 +108,7 @@ def load_phase(phase: str) -> Any:
 
 
 def train(
-    recipe: Recipe,
+    recipe: PhaseRecipe,
     *,
     run_id: str,
     inputs: Inputs,
@@ -261,7 +261,7 @@ def _stages(terminal: TextIO | None) -> Stage:
     return say_stages(say)
 
 
-def _merge(recipe: Recipe, base_dir: Path, model: Any) -> Any:
+def _merge(recipe: PhaseRecipe, base_dir: Path, model: Any) -> Any:
     from sealtrain.training.models.merging import merge_adapter
 
     named = recipe.model

@@ -19,7 +19,7 @@ from sealtrain.errors import DataInvalid
 from sealtrain.training.errors import ChannelBroken, ChannelRefused, PeerUnreachable
 from sealtrain_together.channel.channel import accept
 from sealtrain_together.channel.ports import listening
-from sealtrain_together.travelling.program import Program
+from sealtrain_together.travelling.program import TravellingModel
 from sharing.data import BusFeed, TlsFeed, relay, serve_data
 from sharing.gradient import (
     GRADIENT_PURPOSE,
@@ -78,7 +78,7 @@ def sessions(
 def test_data_sharing_learns_what_pooled_training_learns(identities: dict[str, Identity]) -> None:
     sources = held()
     plan = plan_of(sources)
-    program = Program(plan.program)
+    program = TravellingModel(plan.program)
     with sessions(identities, sources) as feed:
         progress = train_fed(program, plan, feed)
     assert program.digest() == pooled(plan, sources).digest()
@@ -90,7 +90,7 @@ def test_data_sharing_learns_what_pooled_training_learns(identities: dict[str, I
 def test_data_over_a_bus_are_the_same_data(identities: dict[str, Identity]) -> None:
     sources = held()
     plan = plan_of(sources)
-    program = Program(plan.program)
+    program = TravellingModel(plan.program)
     with (
         sessions(identities, sources) as feed,
         calling(BUS, {"gateway": lambda channel: relay(channel, feed)}) as channels,
@@ -171,12 +171,12 @@ def test_model_sharing_learns_what_pooled_training_learns() -> None:
                     holder.serve(channel)
 
             addresses[name] = stack.enter_context(listening(LOOPBACK, serve, what=name))
-        first = Baton(trip=0, training=0.0, state=Program(plan.program).state())
+        first = Baton(trip=0, training=0.0, state=TravellingModel(plan.program).state())
         routes(LEAD).send(next(turns(plan)).holder, first.encode())
         last = results.get(timeout=TIMEOUT)
     assert last.trip == len(list(turns(plan)))
     assert last.training > 0
-    assert Program(plan.program, last.state).digest() == pooled(plan, sources).digest()
+    assert TravellingModel(plan.program, last.state).digest() == pooled(plan, sources).digest()
 
 
 def test_a_model_out_of_turn_is_not_trained() -> None:
@@ -184,7 +184,7 @@ def test_a_model_out_of_turn_is_not_trained() -> None:
     plan = plan_of(sources)
     nowhere = Routes({}, lambda other: conversation(MODEL_PURPOSE, "x", other), timeout=TIMEOUT)
     holder = ModelHolder("clinic-b", plan, sources["clinic-b"], nowhere)
-    state = Program(plan.program).state()
+    state = TravellingModel(plan.program).state()
     with pytest.raises(DataInvalid, check=carries(got="trip 0")):
         holder.passed(Baton(trip=0, training=0.0, state=state))
 
@@ -197,7 +197,7 @@ def test_gradient_sharing_learns_what_accumulation_in_one_place_learns() -> None
     handlers = {name: GradientHolder(plan, sources[name]).serve for name in HOLDERS}
     with calling(GRADIENT_PURPOSE, handlers) as channels:
         progress, state = train_apart(channels, steps)
-    alone = Program(plan.program)
+    alone = TravellingModel(plan.program)
     for step in range(steps):
         parts = [
             np.frombuffer(alone.gradient(memoryview(source.data)[step * share :][:share])[0], "<f4")
@@ -212,7 +212,7 @@ def test_a_step_of_gradients_is_the_step_of_the_whole_batch() -> None:
     # In another order of additions, so not bit for bit.
     tokens = memoryview(Held(5, 32).data)
     half = len(tokens) // 2
-    whole, apart = Program(PROGRAM), Program(PROGRAM)
+    whole, apart = TravellingModel(PROGRAM), TravellingModel(PROGRAM)
     _, loss = whole.train(tokens)
     (left, loss_left), (right, loss_right) = (
         apart.gradient(part) for part in (tokens[:half], tokens[half:])
@@ -230,7 +230,7 @@ def test_what_cannot_be_dealt_out_or_is_no_gradient_is_refused() -> None:
     with pytest.raises(DataInvalid, check=carries(got="2 sequences, 3 holders")):
         gradient_steps(plan_of(sources))
     with pytest.raises(DataInvalid, check=carries(got="2")):
-        Program(PROGRAM).apply(bytes(8))
+        TravellingModel(PROGRAM).apply(bytes(8))
 
 
 def test_the_next_chunk_is_sent_for_before_this_one_is_waited_for() -> None:
@@ -248,6 +248,6 @@ def test_the_next_chunk_is_sent_for_before_this_one_is_waited_for() -> None:
             threads.add(threading.get_ident())
             seen.append(("take", trip.number))  # type: ignore[attr-defined]
 
-    train_fed(Program(plan.program), plan, Watched())  # type: ignore[arg-type]
+    train_fed(TravellingModel(plan.program), plan, Watched())  # type: ignore[arg-type]
     assert seen[:5] == [("ask", 0), ("ask", 1), ("take", 0), ("ask", 2), ("take", 1)]
     assert len(threads) == 1

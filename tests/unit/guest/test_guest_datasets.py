@@ -14,7 +14,7 @@ from sealtrain.consortium.members import Consortium
 from sealtrain.errors import SignatureInvalid
 from sealtrain.guest import datasets
 from sealtrain.guest.datasets import find_datasets
-from sealtrain.recipe.schema import Recipe, parse_recipe
+from sealtrain.recipe.schema import PhaseRecipe, parse_recipe
 from sealtrain.sealing.places import Ranges
 from sealtrain.sealing.rewrap import read_stanzas
 from sealtrain.storage import connect
@@ -59,7 +59,7 @@ def sealed(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def recipe() -> Recipe:
+def recipe() -> PhaseRecipe:
     one = {"owner": "hospital-a", "name": "biopsies", "role": "train"}
     policy = RECIPE["release_policy"] | {"model": {"recipients": ["hospital-a"]}}
     return parse_recipe(dict(RECIPE) | {"datasets": [one], "release_policy": policy})
@@ -70,7 +70,7 @@ def consortium() -> Consortium:
 
 
 def test_the_manifest_that_was_verified_is_the_one_that_is_kept(
-    sealed: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+    sealed: Path, recipe: PhaseRecipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes into the run's manifest: a store that shows another one later changes nothing."""
     signed = (sealed / "dataset.json").read_bytes()

@@ -18,7 +18,7 @@ from sealtrain.consortium.series_block import SeriesBlock
 from sealtrain.errors import SignatureInvalid
 from sealtrain.guest.series import Chains, SeriesMembers, check_entries, check_opened, list_series
 from sealtrain.recipe.lock import LockedRecipe
-from sealtrain.recipe.schema import Recipe, parse_recipe
+from sealtrain.recipe.schema import PhaseRecipe, parse_recipe
 from sealtrain.release.messages import EnvelopeDocument, ListedSeries
 from sealtrain.sealing.index import schema_digest_of
 from sealtrain.signing.dsse import Envelope
@@ -36,7 +36,7 @@ LOCKED: LockedRecipe = lock_changed(
 COLUMNS = [pa.field("prompt", pa.string()), pa.field("completion", pa.string())]
 
 
-def recipe() -> Recipe:
+def recipe() -> PhaseRecipe:
     found = copy.deepcopy(RECIPE)
     found["datasets"] = [{"owner": A, "series": NAME, "role": "train"}]
     found["release_policy"]["model"] = {"recipients": [A]}

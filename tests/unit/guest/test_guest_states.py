@@ -16,7 +16,7 @@ from sealtrain.guest.guestrun import GuestRun
 from sealtrain.guest.key_holder import Asking, DataGuest
 from sealtrain.guest.settings import RunSettings
 from sealtrain_together.parties.lead import LeadRun
-from sealtrain_together.parties.party import Part, PartyRun
+from sealtrain_together.parties.party import Participation, PartyRun
 
 RUN_ID = "5a" * 16
 MADE: dict[str, Callable[[RunSettings, Surroundings], AttestedGuest]] = {
@@ -24,7 +24,7 @@ MADE: dict[str, Callable[[RunSettings, Surroundings], AttestedGuest]] = {
     "run": lambda settings, around: GuestRun(settings, RUN_ID, around, resuming=False),
     "lead": lambda settings, around: LeadRun(settings, RUN_ID, around),
     "party": lambda settings, around: PartyRun(
-        settings, Part(party="clinic-a", run_id=RUN_ID), around
+        settings, Participation(party="clinic-a", run_id=RUN_ID), around
     ),
 }
 

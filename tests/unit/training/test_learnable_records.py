@@ -26,7 +26,7 @@ from variants import variants
 
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.errors import ValidationFailed
-from sealtrain.recipe.schema import Recipe
+from sealtrain.recipe.schema import PhaseRecipe
 from sealtrain.sealing.errors import RecordInvalid
 from sealtrain.training.census import census
 from sealtrain.training.inputs.learnable import RecordTally, counts_records, judge_for, learns
@@ -78,7 +78,7 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dict(seal_records(write_records(folder, made=mixed), folder))
 
 
-def counted(recipe: Recipe, sealed: dict[str, Any], base_dir: Path) -> list[RecordTally]:
+def counted(recipe: PhaseRecipe, sealed: dict[str, Any], base_dir: Path) -> list[RecordTally]:
     sources = sources_of(recipe, sealed)
     found = census(recipe, sources, lambda: build_tokenizer(recipe, base_dir))
     return [tally for _, tally in found]
@@ -90,7 +90,7 @@ def trainer_of(**changed: Any) -> dict[str, Any]:
 
 PAIRS = {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"}
 MIXED = RecordTally(whole=WHOLE, truncated=CUT, empty=NONE)
-RECIPES: dict[str, tuple[Callable[[], Recipe], RecordTally]] = {
+RECIPES: dict[str, tuple[Callable[[], PhaseRecipe], RecordTally]] = {
     "prompts": (lambda: sft(trainer=trainer_of()), MIXED),
     "packed": (lambda: sft(trainer=trainer_of(packing=True)), MIXED),
     "wrapped": (
@@ -147,7 +147,7 @@ def test_as_many_records_train_as_are_counted(
 
 
 def rows_trained(
-    recipe: Recipe,
+    recipe: PhaseRecipe,
     sealed: dict[str, Any],
     base_dir: Path,
     tmp_path: Path,

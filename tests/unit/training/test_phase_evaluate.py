@@ -25,7 +25,7 @@ from training_world import (
 from sealtrain.errors import UsageError
 from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.phases.evaluate import EvaluateRecipe
-from sealtrain.recipe.schema import Recipe, parse_recipe
+from sealtrain.recipe.schema import PhaseRecipe, parse_recipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.errors import PrivacyBroken
 from sealtrain.training.privacy.counts import BINS, add_noise, histogram, metrics_of, over_floor
@@ -158,7 +158,7 @@ def trained(sealed: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
     return folder, ran
 
 
-def evaluation(**changed: Any) -> Recipe:
+def evaluation(**changed: Any) -> PhaseRecipe:
     known = set(EvaluateRecipe.model_fields) - {"trainer", "peft"}
     document = {name: value for name, value in classify().to_dict().items() if name in known}
     return parse_recipe(

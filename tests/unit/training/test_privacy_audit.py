@@ -23,7 +23,7 @@ from training_world import (
 
 from sealtrain.errors import UsageError
 from sealtrain.recipe.errors import RecipeInvalid
-from sealtrain.recipe.schema import Recipe
+from sealtrain.recipe.schema import PhaseRecipe
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.checkpoints.checkpoint import newest
 from sealtrain.training.privacy.noise import NoiseSource
@@ -44,7 +44,7 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dict(seal_records(paths, tmp_path_factory.mktemp("sealed")))
 
 
-def audited(recipe: Recipe, sealed: dict[str, Any], folder: Path, **settings: Any) -> Ran:
+def audited(recipe: PhaseRecipe, sealed: dict[str, Any], folder: Path, **settings: Any) -> Ran:
     store = checkpoint_store(folder)
     return run(recipe, sources_of(recipe, sealed), store, secret=SECRET, **settings)
 

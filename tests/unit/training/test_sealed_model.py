@@ -29,7 +29,7 @@ from variants import variants
 from sealtrain.errors import UsageError
 from sealtrain.recipe.errors import ModelInvalid, RecipeInvalid
 from sealtrain.recipe.phases.evaluate import EvaluateRecipe
-from sealtrain.recipe.schema import Recipe, parse_recipe
+from sealtrain.recipe.schema import PhaseRecipe, parse_recipe
 from sealtrain.sealing.errors import RootMismatch
 from sealtrain.sealing.opened_dataset import SealedDataset
 
@@ -71,7 +71,7 @@ def trained(
     return folder, recipe.to_dict()
 
 
-def evaluation(made_by: dict[str, Any], named: dict[str, Any], **changed: Any) -> Recipe:
+def evaluation(made_by: dict[str, Any], named: dict[str, Any], **changed: Any) -> PhaseRecipe:
     """The recipe that measures a model, sealed or open."""
     known = set(EvaluateRecipe.model_fields) - {"trainer", "peft"}
     sealed = [MODEL] if "sealed" in named else []
@@ -95,7 +95,7 @@ def model_of(made_by: dict[str, Any]) -> dict[str, Any]:
 
 
 def measured(
-    recipe: Recipe, sealed: dict[str, Any], folder: Path, model: SealedDataset | None
+    recipe: PhaseRecipe, sealed: dict[str, Any], folder: Path, model: SealedDataset | None
 ) -> dict[str, float | None]:
     sources = sources_of(recipe, sealed)
     store = checkpoint_store(folder / "store")
@@ -248,7 +248,7 @@ def test_what_names_no_sealed_model_rightly_is_refused(changed: dict[str, Any], 
         evaluation(classify().to_dict(), {"sealed": "risk", "tokenizer": None}, **changed)
 
 
-def training_from(phase: str, named: dict[str, Any]) -> Recipe:
+def training_from(phase: str, named: dict[str, Any]) -> PhaseRecipe:
     """A recipe that trains further from a language model or a classifier of texts."""
     model = [MODEL] if "sealed" in named else []
     train = {"owner": OWNERS[0], "name": "records", "role": "train"}

@@ -21,7 +21,7 @@ from sealtrain_rehearsal.simulator.pki import SimulatedPki
 _FOREIGN_SEED: Final = b"another vendor, which no owner trusts"
 
 
-class Carrier(BrokerClient):
+class TamperingNetwork(BrokerClient):
     """A network between guest and broker that keeps, and may alter, what the guest sends."""
 
     def __init__(self, url: str, alter: Callable[[dict[str, Any]], None] = lambda _body: None):
@@ -76,7 +76,7 @@ def _debug(stage: Stage, off: bool) -> Attempt:
 
 def _once(stage: Stage, off: bool) -> Attempt:
     desk = stage.desk()
-    carrier = stage.parts.enter_context(Carrier(desk.url))
+    carrier = stage.parts.enter_context(TamperingNetwork(desk.url))
     grant = desk.obtain(client=carrier)
 
     def act() -> str:
@@ -97,7 +97,7 @@ def _key(stage: Stage, off: bool) -> Attempt:
         if off:
             body["hpke_public_key"] = mine
 
-    carrier = stage.parts.enter_context(Carrier(desk.url, alter))
+    carrier = stage.parts.enter_context(TamperingNetwork(desk.url, alter))
     attested = desk.attest()
 
     def act() -> str:
@@ -112,7 +112,7 @@ def _key(stage: Stage, off: bool) -> Attempt:
 def _conversation(stage: Stage, off: bool) -> Attempt:
     desk = stage.desk()
     honest = desk.evidence()
-    carrier = stage.parts.enter_context(Carrier(desk.url))
+    carrier = stage.parts.enter_context(TamperingNetwork(desk.url))
     desk.obtain(client=carrier)
     assert carrier.carried is not None  # noqa: S101  # obtain sent it
     recorded = carrier.carried.evidence

@@ -295,7 +295,7 @@ def _group_facts(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Shown:
+class _ShownDifference:
     """One difference, as a row."""
 
     area: str
@@ -306,10 +306,10 @@ class _Shown:
     lines: tuple[str, ...]
 
 
-def _changes(before: Lock, after: Lock) -> list[tuple[str, list[_Shown]]]:
+def _changes(before: Lock, after: Lock) -> list[tuple[str, list[_ShownDifference]]]:
     """What differs between two locks, by area in reading order."""
     rows = [
-        _Shown(
+        _ShownDifference(
             area=change.area,
             severity=change.severity,
             path=change.path,

@@ -41,7 +41,7 @@ class _Passkey(StrictModel):
     count: int = Field(ge=0, lt=1 << 32)
 
 
-class _File(StrictModel):
+class _PasskeyFile(StrictModel):
     version: int = Field(ge=1, le=1)
     passkeys: tuple[_Passkey, ...] = Field(max_length=_MOST)
 
@@ -85,10 +85,10 @@ class Passkeys:
             return ()
         require_own(self.file, KeyFileInvalid, check="key file")
         document = parse_json(read_bounded(self.file, _MAX_BYTES))
-        return load_model(_File, document, KeyFileInvalid, self.file.name).passkeys
+        return load_model(_PasskeyFile, document, KeyFileInvalid, self.file.name).passkeys
 
     def _save(self, passkeys: tuple[_Passkey, ...]) -> None:
-        kept = _File(version=1, passkeys=passkeys)
+        kept = _PasskeyFile(version=1, passkeys=passkeys)
         atomic_write(self.file, canonical_json(kept.to_dict()), mode=0o600, overwrite=True)
 
     @property

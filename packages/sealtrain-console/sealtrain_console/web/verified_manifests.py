@@ -32,7 +32,7 @@ Word = Literal["verified", "open", "refused", "unchecked"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CheckRow:
     """One check, without the documents that it looked at."""
 
     name: str
@@ -60,7 +60,7 @@ class ManifestVerdict:
     """
 
     word: Word
-    rows: tuple[Row, ...] = ()
+    rows: tuple[CheckRow, ...] = ()
     limits: tuple[str, ...] = ()
     simulated: bool = False
     outputs: bool = False
@@ -167,7 +167,7 @@ def _judge(report: Report, path: Path, outputs: bool) -> ManifestVerdict:
     return ManifestVerdict(
         word=word,
         rows=tuple(
-            Row(
+            CheckRow(
                 name=check.name,
                 title=check.title,
                 outcome=check.outcome,

@@ -100,7 +100,7 @@ def join(
         guest = _prepare(settings, joining, around)
         stack.callback(guest.close)
         company = stack.enter_context(guest.meet())
-        _Work(guest, company).perform()
+        _JoinWork(guest, company).perform()
         return {"run_id": guest.run_id, "session": guest.session, "node": joining.node}
 
 
@@ -296,7 +296,7 @@ class _JoiningGuest(DataGuest):
         super().close()
 
 
-class _Work:
+class _JoinWork:
     """Steps 4 and 5."""
 
     def __init__(self, guest: _JoiningGuest, company: NodeCompany) -> None:

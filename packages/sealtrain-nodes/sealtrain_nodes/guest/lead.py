@@ -34,7 +34,7 @@ from sealtrain_nodes.errors import NodeRefused
 from sealtrain_nodes.guest.meeting import ReadyNode, hold_meeting
 from sealtrain_nodes.messages import (
     FromNode,
-    Member,
+    ListeningRank,
     SentCheckpoint,
     SentShard,
     Welcome,
@@ -113,9 +113,9 @@ class LeadNode:
     ) -> Self:
         """Tell all nodes of each other."""
         key = to_base64(company.public_key)
-        members = [Member(host=None, port=port, public_key=key) for port in company.ports]
+        members = [ListeningRank(host=None, port=port, public_key=key) for port in company.ports]
         members += [
-            Member(host=seat.host, port=port, public_key=seat.ready.public_key)
+            ListeningRank(host=seat.host, port=port, public_key=seat.ready.public_key)
             for seat in seats
             for port in seat.ready.ports
         ]

@@ -28,7 +28,7 @@ from sealtrain_nodes.errors import NodeRefused
 from sealtrain_nodes.messages import (
     PURPOSE,
     FromLead,
-    Member,
+    ListeningRank,
     SentCheckpoint,
     Welcome,
     explain_loss,
@@ -37,7 +37,7 @@ from sealtrain_nodes.messages import (
     send,
 )
 from sealtrain_together.channel.channel import AttestedChannel, open_over
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.streams import dial
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class LeadChannel:
             NodeLost: The lead does not answer.
             Refused: A proof does not hold.
         """
-        conversation = Conversation(
+        conversation = ChannelTerms(
             purpose=PURPOSE,
             context={"version": 1, "node": node},
             proof=proof,
@@ -174,7 +174,7 @@ class LeadChannel:
             },
         )
         self._await(meanwhile)
-        members: tuple[Member, ...] = self._read().members or _other_word()
+        members: tuple[ListeningRank, ...] = self._read().members or _other_word()
         secret, checkpoint_key = self._bytes(KEY_BYTES), self._bytes(KEY_BYTES)
         own = range(mine.first, mine.first + len(mine.ports))
         listed = {

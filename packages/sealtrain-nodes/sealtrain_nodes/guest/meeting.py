@@ -30,14 +30,14 @@ from sealtrain_nodes.messages import (
     PURPOSE,
     FromNode,
     Greeting,
-    Ready,
+    NodeReady,
     receive,
     refuse_other_data,
     refuse_other_receipts,
     send,
 )
 from sealtrain_together.channel.channel import AttestedChannel, accept
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.ports import Caller, gathering
 from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
 
@@ -72,7 +72,7 @@ class ReadyNode:
     host: str
     sock: socket.socket
     channel: AttestedChannel
-    ready: Ready
+    ready: NodeReady
 
     def close(self, refusal: SealtrainError | None = None) -> None:
         """End the conversation, with a reason where there is one."""
@@ -133,7 +133,7 @@ class _Meeting:
         self._datasets = [
             (dataset.manifest.dataset_id, dataset.manifest.root) for dataset in run.sealed_datasets
         ]
-        self._conversation = Conversation(
+        self._conversation = ChannelTerms(
             purpose=PURPOSE,
             context=None,
             proof=ProveGuest.of(run),
@@ -245,11 +245,11 @@ class _Meeting:
         return greeting.node
 
 
-def _ready(channel: AttestedChannel, welcome: Welcome, node: int) -> Ready:
+def _ready(channel: AttestedChannel, welcome: Welcome, node: int) -> NodeReady:
     found = receive(channel, FromNode)
     if found is None or found.ready is None:
         raise NodeLost("a node left before it was ready", check="node")
-    ready: Ready = found.ready
+    ready: NodeReady = found.ready
     if len(ready.ports) != welcome.ranks:
         raise NodeRefused(
             "a node has another number of ranks",

@@ -34,7 +34,7 @@ FORWARDED_BYTES: Final = 128 << 10
 """From so many bytes on a broadcast of more than two ranks is passed on by all of them."""
 
 
-class _Result:
+class _PendingResult:
     """Pieces that wait until their bytes are there."""
 
     __slots__ = ("_pieces", "_there")
@@ -147,7 +147,7 @@ class Circle:
                     _send_part(work, ranks[other], form, segments[root])
                 yield
                 continue
-            passed = _Result()
+            passed = _PendingResult()
             _expect_part(work, ranks[root], form, segments[me], passed.release)
             _expect_part(work, ranks[root], form, segments[root])
             for other in self.others:
@@ -164,9 +164,9 @@ class Circle:
             self._reduce_all(work, form, flat, reduction)
             yield
             return
-        ahead: deque[tuple[list[tuple[int, int]], _Result]] = deque()
+        ahead: deque[tuple[list[tuple[int, int]], _PendingResult]] = deque()
         for part in _parts(flat.length, self.size, FRAME_BYTES // flat.item):
-            result = _Result()
+            result = _PendingResult()
             for other in self.others:
                 _send_part(work, self.ranks[other], form, flat.part(*part[other]))
             own = flat.array[slice(*part[self.me])]
@@ -192,7 +192,7 @@ class Circle:
         form: bytes,
         flat: Flat,
         part: list[tuple[int, int]],
-        result: _Result,
+        result: _PendingResult,
     ) -> None:
         """Send the own segment of a part to all once it is reduced, and receive theirs."""
         own = flat.part(*part[self.me])

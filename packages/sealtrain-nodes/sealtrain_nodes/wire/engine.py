@@ -214,7 +214,7 @@ class Operation(IssuedWork):
         self._keeps = self._finish = None
 
 
-class Engine:
+class LinkEngine:
     """The one thread that works on a group's links."""
 
     def __init__(self, links: Iterable[Link]) -> None:

@@ -53,7 +53,7 @@ class Position:
     number: int
 
 
-class _Direction:
+class _LinkDirection:
     """Key and frame number of one direction."""
 
     def __init__(
@@ -99,7 +99,7 @@ class _Direction:
         self._aead = AESGCM(bytes(32))
 
 
-class Sealer(_Direction):
+class Sealer(_LinkDirection):
     """Makes the frames of the direction that this end sends in."""
 
     def seal(self, kind: int, form: bytes, plain: memoryview, target: memoryview) -> int:
@@ -127,7 +127,7 @@ class Sealer(_Direction):
         return size + OVERHEAD
 
 
-class FrameOpener(_Direction):
+class FrameOpener(_LinkDirection):
     """Opens the frames of the direction that this end receives."""
 
     def open(self, frame: memoryview, target: memoryview) -> None:

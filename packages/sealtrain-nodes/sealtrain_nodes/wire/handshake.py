@@ -44,7 +44,7 @@ _LENGTH: Final = struct.Struct(">I")
 _Rank = Annotated[int, Field(ge=0, lt=MAX_WORLD, strict=True)]
 
 
-class Stream(Protocol):
+class LinkStream(Protocol):
     """What the handshake needs of a connection."""
 
     def sendall(self, data: bytes | memoryview, /) -> None:
@@ -54,7 +54,7 @@ class Stream(Protocol):
         """Exactly so many bytes."""
 
 
-class _Statement(Document):
+class _HandshakeStatement(Document):
     what = "statement"
     refusal = ChannelRefused
     max_bytes = _MAX_STATEMENT
@@ -70,15 +70,15 @@ class _Statement(Document):
     nonce: Hex64
 
 
-class _Hello(_Statement):
+class _LinkHello(_HandshakeStatement):
     public_key: Annotated[Base64, StringConstraints(min_length=1624, max_length=1624)]
 
 
-class _Answer(_Statement):
+class _LinkAnswer(_HandshakeStatement):
     sealed: Annotated[Base64, StringConstraints(min_length=1560, max_length=1560)]
 
 
-_Kind = TypeVar("_Kind", _Hello, _Answer)
+_Kind = TypeVar("_Kind", _LinkHello, _LinkAnswer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class Meeting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
+class LinkKeys:
     """The peer that was proven, and one key for each direction."""
 
     peer: int
@@ -109,7 +109,7 @@ class Keys:
     responder: Secret
 
 
-def initiate(stream: Stream, meeting: Meeting, peer: int, context: ssl.SSLContext) -> Keys:
+def initiate(stream: LinkStream, meeting: Meeting, peer: int, context: ssl.SSLContext) -> LinkKeys:
     """The rank that connects.
 
     Args:
@@ -128,7 +128,7 @@ def initiate(stream: Stream, meeting: Meeting, peer: int, context: ssl.SSLContex
     private = HpkePrivateKey(Secret(meeting.random(32)))
     hello = _statement(meeting, peer) | {"public_key": to_base64(private.public.raw)}
     tls.send(hello)
-    answer = tls.receive(_Answer)
+    answer = tls.receive(_LinkAnswer)
     tls.end()
     said = answer.model_dump(mode="json", by_alias=True)
     _require_same(answer, meeting, peer)
@@ -139,11 +139,11 @@ def initiate(stream: Stream, meeting: Meeting, peer: int, context: ssl.SSLContex
     return derive_keys(hello, said, secret, peer=peer)
 
 
-def respond(stream: Stream, meeting: Meeting, context: ssl.SSLContext) -> Keys:
+def respond(stream: LinkStream, meeting: Meeting, context: ssl.SSLContext) -> LinkKeys:
     """The rank that listens. Errors as ``initiate``; any rank above this one may call."""
     tls = _Tls(stream, context, server=True)
     shown = tls.handshake()
-    hello = tls.receive(_Hello)
+    hello = tls.receive(_LinkHello)
     if not meeting.rank < hello.sender < meeting.membership.world:
         raise ChannelRefused(
             "a rank calls that should be called",
@@ -168,7 +168,7 @@ def respond(stream: Stream, meeting: Meeting, context: ssl.SSLContext) -> Keys:
 
 def derive_keys(
     hello: dict[str, JsonValue], answer: dict[str, JsonValue], secret: Secret, *, peer: int
-) -> Keys:
+) -> LinkKeys:
     """The keys of a wire (spec §3).
 
     Args:
@@ -183,7 +183,7 @@ def derive_keys(
     def key(direction: bytes) -> Secret:
         return Secret(HKDF(hashes.SHA256(), 32, salt, LABEL + direction).derive(material))
 
-    return Keys(peer=peer, initiator=key(b"initiator"), responder=key(b"responder"))
+    return LinkKeys(peer=peer, initiator=key(b"initiator"), responder=key(b"responder"))
 
 
 def _statement(meeting: Meeting, peer: int) -> dict[str, JsonValue]:
@@ -203,7 +203,7 @@ def secret_info(hello: dict[str, JsonValue]) -> bytes:
     return LABEL + b"secret " + hashlib.sha256(canonical_json(hello)).digest()
 
 
-def _require_same(said: _Statement, meeting: Meeting, peer: int) -> None:
+def _require_same(said: _HandshakeStatement, meeting: Meeting, peer: int) -> None:
     for check, got, expected in (
         ("session", said.session, meeting.session.hex()),
         ("membership", said.membership, meeting.membership.digest),
@@ -235,7 +235,7 @@ def _require_key(shown: bytes, meeting: Meeting, peer: int) -> None:
 class _Tls:
     """TLS over a stream, record by record, so that nothing beyond its last record is read."""
 
-    def __init__(self, stream: Stream, context: ssl.SSLContext, *, server: bool) -> None:
+    def __init__(self, stream: LinkStream, context: ssl.SSLContext, *, server: bool) -> None:
         self._stream = stream
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=server)

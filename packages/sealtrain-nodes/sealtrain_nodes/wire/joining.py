@@ -34,7 +34,7 @@ from sealtrain_nodes.wire.staging import STAGED
 from sealtrain_nodes.wire.tiers import IssueLane, TieredGroup
 
 
-class _Joined:
+class _JoinedWire:
     """The wire of this process."""
 
     wire: Wire | None = None
@@ -57,12 +57,12 @@ def offer(
     Raises:
         UsageError: This process has a wire already.
     """
-    if _Joined.wire is not None:
+    if _JoinedWire.wire is not None:
         raise UsageError("this process has joined a group already", check="wire")
     if BACKEND not in dist.Backend.backend_list:
         dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
-    _Joined.wire, _Joined.guest, _Joined.staged = wire, guest, staged
-    _Joined.lane = None if guest is None else IssueLane(wire.engine)
+    _JoinedWire.wire, _JoinedWire.guest, _JoinedWire.staged = wire, guest, staged
+    _JoinedWire.lane = None if guest is None else IssueLane(wire.engine)
 
 
 def join(
@@ -91,14 +91,14 @@ def join(
         world_size=wire.world,
         timeout=timedelta(seconds=timeout_s),
     )
-    _Joined.undo = adopt_group(rank=wire.rank, world=wire.world, backend=BACKEND)
+    _JoinedWire.undo = adopt_group(rank=wire.rank, world=wire.world, backend=BACKEND)
 
 
 def leave() -> None:
     """Dissolve the group and end the wire, so that the peers know that it was meant."""
-    wire, _Joined.wire = _Joined.wire, None
-    undo, _Joined.undo = _Joined.undo, None
-    lane, _Joined.lane, _Joined.guest = _Joined.lane, None, None
+    wire, _JoinedWire.wire = _JoinedWire.wire, None
+    undo, _JoinedWire.undo = _JoinedWire.undo, None
+    lane, _JoinedWire.lane, _JoinedWire.guest = _JoinedWire.lane, None, None
     if undo is not None:
         undo()
     if dist.is_initialized() and dist.get_backend() == BACKEND:
@@ -110,7 +110,7 @@ def leave() -> None:
 
 
 def _create(options: Any, _backend_options: object) -> Any:
-    wire, guest, lane = _Joined.wire, _Joined.guest, _Joined.lane
+    wire, guest, lane = _JoinedWire.wire, _JoinedWire.guest, _JoinedWire.lane
     if wire is None:
         raise UsageError(
             "a group of this backend needs a wire", check="wire", hint="join a wire first"
@@ -119,7 +119,7 @@ def _create(options: Any, _backend_options: object) -> Any:
     ranks = tuple(options.global_ranks_in_group) or every
     me, name, timeout = options.group_rank, options.group_id, options.timeout
     if guest is None or lane is None or len(ranks) == 1:
-        return WireGroup(lane or wire.engine, ranks, me, name, timeout, staged=_Joined.staged)
+        return WireGroup(lane or wire.engine, ranks, me, name, timeout, staged=_JoinedWire.staged)
     if ranks == every:
         return TieredGroup(
             wire.engine,
@@ -128,12 +128,12 @@ def _create(options: Any, _backend_options: object) -> Any:
             world=wire.world,
             name=name,
             timeout=timeout,
-            staged=_Joined.staged,
+            staged=_JoinedWire.staged,
         )
     if ranks == guest.ranks:
         return guest.group()
     if len({rank // guest.size for rank in ranks}) == len(ranks):
-        return WireGroup(lane, ranks, me, name, timeout, staged=_Joined.staged)
+        return WireGroup(lane, ranks, me, name, timeout, staged=_JoinedWire.staged)
     raise UsageError(
         "ranks of this guest have no connections for a group of their own",
         check="group",

@@ -26,11 +26,11 @@ from sealtrain.base.connections import Caps, Connection, Connections, listener_e
 from sealtrain.base.secret import Random
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.training.errors import ChannelCut, ChannelRefused, PeerUnreachable
-from sealtrain_nodes.wire.engine import Engine
+from sealtrain_nodes.wire.engine import LinkEngine
 from sealtrain_nodes.wire.frames import FrameOpener, Sealer
 from sealtrain_nodes.wire.handshake import (
     SESSION_BYTES,
-    Keys,
+    LinkKeys,
     Meeting,
     initiate,
     respond,
@@ -69,7 +69,7 @@ class Wire:
     def __init__(self, links: Sequence[Link], *, rank: int, world: int) -> None:
         self.rank = rank
         self.world = world
-        self.engine = Engine(links)
+        self.engine = LinkEngine(links)
 
     @classmethod
     def taken_over(
@@ -339,7 +339,7 @@ class _Gathering:
     def _meet(
         self,
         sock: socket.socket,
-        shake: Callable[[_Connection], Keys],
+        shake: Callable[[_Connection], LinkKeys],
         place: Connection | None = None,
     ) -> None:
         """Prove each other over a connection, and keep it as the peer's link.

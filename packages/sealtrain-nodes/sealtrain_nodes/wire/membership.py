@@ -22,7 +22,7 @@ _BACKLOG: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class RankPeer:
     """A rank as the others see it.
 
     Attributes:
@@ -47,7 +47,7 @@ class Peer:
 class Membership:
     """All ranks of a run; the index is the rank."""
 
-    peers: tuple[Peer, ...]
+    peers: tuple[RankPeer, ...]
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.peers) <= MAX_WORLD:
@@ -74,7 +74,7 @@ class Membership:
         own = self.peer(rank).public_key
         return tuple(other for other, peer in enumerate(self.peers) if peer.public_key != own)
 
-    def peer(self, rank: int) -> Peer:
+    def peer(self, rank: int) -> RankPeer:
         """The peer with this rank.
 
         Raises:

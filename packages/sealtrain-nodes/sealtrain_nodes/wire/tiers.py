@@ -26,7 +26,7 @@ from torch._C._distributed_c10d import AllreduceOptions, BroadcastOptions, Reduc
 
 from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.training.errors import ChannelBroken, ChannelCut
-from sealtrain_nodes.wire.engine import Engine, IssuedWork, Operation
+from sealtrain_nodes.wire.engine import IssuedWork, LinkEngine, Operation
 from sealtrain_nodes.wire.frames import form_of
 from sealtrain_nodes.wire.group import NamedGroup, Tensors, WireGroup, root_of
 from sealtrain_nodes.wire.guest_groups import GuestGroups, is_of_transport
@@ -64,7 +64,7 @@ class IssueLane:
         engine: Of the wire. What ends a task ends the group, and its peers are told.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: LinkEngine) -> None:
         self._engine = engine
         self._waiting: deque[_Task | Operation] = deque()
         self._changed = threading.Condition()
@@ -74,7 +74,7 @@ class IssueLane:
         """What ended the group, as far as this lane found it."""
 
     def submit(self, operation: Operation) -> None:
-        """As ``Engine.submit``, after all that was issued before."""
+        """As ``LinkEngine.submit``, after all that was issued before."""
         with self._changed:
             if self.failure is None and (self._busy or self._waiting):
                 self._waiting.append(operation)
@@ -173,7 +173,7 @@ class TieredGroup(NamedGroup):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: LinkEngine,
         lane: IssueLane,
         guest: GuestGroups,
         *,

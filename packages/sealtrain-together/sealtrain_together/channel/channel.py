@@ -29,7 +29,7 @@ from sealtrain_together.channel.frames import (
     FrameWriter,
     derive_next,
 )
-from sealtrain_together.channel.handshake import Conversation, Keys, initiate, respond
+from sealtrain_together.channel.handshake import ChannelKeys, ChannelTerms, initiate, respond
 from sealtrain_together.channel.ports import Caller
 from sealtrain_together.channel.proofs import Peer
 from sealtrain_together.channel.streams import Address, Buffer, Stream, Timed, dial, prepare
@@ -44,7 +44,7 @@ class AttestedChannel:
     """One conversation. Sending is thread-safe; one thread receives."""
 
     def __init__(
-        self, sock: Stream, *, sends: FrameWriter, receives: FrameReader, keys: Keys
+        self, sock: Stream, *, sends: FrameWriter, receives: FrameReader, keys: ChannelKeys
     ) -> None:
         self._socket = sock
         self._sends = sends
@@ -156,7 +156,7 @@ def _make_cut_error() -> ChannelCut:
     return ChannelCut("the peer ended the conversation", check="channel")
 
 
-def connect(address: Address, conversation: Conversation, *, timeout: float) -> AttestedChannel:
+def connect(address: Address, conversation: ChannelTerms, *, timeout: float) -> AttestedChannel:
     """Open a channel to a listening party.
 
     Args:
@@ -171,15 +171,15 @@ def connect(address: Address, conversation: Conversation, *, timeout: float) -> 
     return open_over(dial(address, timeout=timeout), conversation)
 
 
-def open_over(stream: Stream, conversation: Conversation) -> AttestedChannel:
+def open_over(stream: Stream, conversation: ChannelTerms) -> AttestedChannel:
     """Open a channel over a connection that is there. Errors as ``connect``."""
     with _close_on_error(stream):
         return go_on(stream, _agree_keys(stream, conversation))
 
 
 def reach(
-    address: Address, conversation: Conversation, *, timeout: float
-) -> tuple[socket.socket, Keys]:
+    address: Address, conversation: ChannelTerms, *, timeout: float
+) -> tuple[socket.socket, ChannelKeys]:
     """Open a channel on which another process of this guest goes on. Arguments as ``connect``.
 
     A peer that proves nothing is left after ``HANDSHAKE_SECONDS``, however slowly it speaks.
@@ -197,7 +197,7 @@ def reach(
         return sock, keys
 
 
-def go_on(stream: Stream, keys: Keys) -> AttestedChannel:
+def go_on(stream: Stream, keys: ChannelKeys) -> AttestedChannel:
     """The channel of an initiator whose handshake is complete (``reach``).
 
     Args:
@@ -208,13 +208,13 @@ def go_on(stream: Stream, keys: Keys) -> AttestedChannel:
     return _channel(stream, keys, FrameWriter(stream, keys.initiator), reader)
 
 
-def _agree_keys(stream: Stream, conversation: Conversation) -> Keys:
+def _agree_keys(stream: Stream, conversation: ChannelTerms) -> ChannelKeys:
     keys = initiate(stream, conversation)
     FrameReader(stream, keys.responder).expect(READY)  # (6)
     return keys
 
 
-def accept(sock: socket.socket, conversation: Conversation, *, timeout: float) -> AttestedChannel:
+def accept(sock: socket.socket, conversation: ChannelTerms, *, timeout: float) -> AttestedChannel:
     """Answer a party that connected. Arguments and errors as ``connect``.
 
     A caller that proves nothing is left after ``HANDSHAKE_SECONDS``, however slowly it speaks.
@@ -228,20 +228,20 @@ def accept(sock: socket.socket, conversation: Conversation, *, timeout: float) -
         return _answering(sock, keys)
 
 
-def accept_over(stream: Stream, conversation: Conversation) -> AttestedChannel:
+def accept_over(stream: Stream, conversation: ChannelTerms) -> AttestedChannel:
     """Answer a party at the other end of a connection. Errors as ``connect``."""
     with _close_on_error(stream):
         return _answering(stream, respond(stream, conversation))
 
 
-def _answering(stream: Stream, keys: Keys) -> AttestedChannel:
+def _answering(stream: Stream, keys: ChannelKeys) -> AttestedChannel:
     writer = FrameWriter(stream, keys.responder)
     writer.control(READY)
     return _channel(stream, keys, writer, FrameReader(stream, keys.initiator))
 
 
 def _channel(
-    sock: Stream, keys: Keys, sends: FrameWriter, receives: FrameReader
+    sock: Stream, keys: ChannelKeys, sends: FrameWriter, receives: FrameReader
 ) -> AttestedChannel:
     return AttestedChannel(sock, sends=sends, receives=receives, keys=keys)
 

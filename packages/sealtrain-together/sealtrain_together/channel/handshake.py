@@ -76,7 +76,7 @@ _Message = TypeVar("_Message", _Hello, _HandshakeAnswer, _Finish)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
+class ChannelTerms:
     """What both sides agree on before they meet.
 
     Attributes:
@@ -96,7 +96,7 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
+class ChannelKeys:
     """One key for each direction and one for the application, the peer, and the context."""
 
     initiator: Secret
@@ -106,7 +106,7 @@ class Keys:
     context: dict[str, JsonValue]
 
 
-def initiate(sock: Stream, conversation: Conversation) -> Keys:
+def initiate(sock: Stream, conversation: ChannelTerms) -> ChannelKeys:
     """The side that opens the channel. Checks 1 to 4.
 
     Raises:
@@ -137,7 +137,7 @@ def initiate(sock: Stream, conversation: Conversation) -> Keys:
     )
 
 
-def respond(sock: Stream, conversation: Conversation) -> Keys:
+def respond(sock: Stream, conversation: ChannelTerms) -> ChannelKeys:
     """The side that was called. Checks 1, 2 and 5. Raises as ``initiate``."""
     hello = _receive(sock, _Hello)
     _same("purpose", hello.purpose, conversation.purpose)  # (2)
@@ -170,7 +170,7 @@ def respond(sock: Stream, conversation: Conversation) -> Keys:
 
 def derive_keys(
     transcript: dict[str, JsonValue], *, responder: Secret, initiator: Secret, peer: Peer
-) -> Keys:
+) -> ChannelKeys:
     """The keys of a channel.
 
     Args:
@@ -185,7 +185,7 @@ def derive_keys(
     def key(direction: bytes) -> Secret:
         return Secret(HKDF(hashes.SHA256(), 32, salt, LABEL + direction).derive(secret))
 
-    return Keys(
+    return ChannelKeys(
         initiator=key(b"initiator"),
         responder=key(b"responder"),
         export=key(b"export"),

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from sealtrain.recipe.adapters import Lora
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
 
 
-def build_back(recipe: Recipe, base_dir: Path) -> tuple[Back, PreTrainedTokenizerBase]:
+def build_back(recipe: PhaseRecipe, base_dir: Path) -> tuple[Back, PreTrainedTokenizerBase]:
     """The back of a recipe's model, and the tokenizer that goes with the result.
 
     Args:

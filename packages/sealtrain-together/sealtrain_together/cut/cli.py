@@ -53,7 +53,7 @@ def serve_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerOptions:
+class CutOwnerOptions:
     """The owner, their consortium and their sealed data."""
 
     identity: Annotated[Path, typer.Option(help="Your private identity file.")]
@@ -80,7 +80,7 @@ class CallOptions:
 def client(
     deployment: Annotated[Path, typer.Option(help="app-compose.json that you approved.")],
     server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server listens.")],
-    owner: OwnerOptions,
+    owner: CutOwnerOptions,
     out: Annotated[Path, typer.Option(help="Folder for the run's manifest.")],
     *,
     base: Annotated[
@@ -117,7 +117,7 @@ def client(
     sent = send(
         sending,
         ready=lambda: say("the server proved itself; records are open"),
-        on_sent=_Counting(),
+        on_sent=_SentCounter(),
     )
     emit(
         as_json,
@@ -135,7 +135,7 @@ def client(
     )
 
 
-class _Counting:
+class _SentCounter:
     """Says now and then how much was sent."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ from sealtrain_together.cut.cut import Front
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
     from sealtrain.training.inputs.learnable import Judge, Part
 
 Encode = Callable[[list[dict[str, Any]]], dict[str, torch.Tensor]]
@@ -37,7 +37,7 @@ _UNLEARNED: Final = -100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class RecordEncoding:
     """How records become activations.
 
     Attributes:
@@ -55,7 +55,7 @@ class Reading:
     batch: int = 16
 
     @classmethod
-    def of(cls, recipe: Recipe, base_dir: Path) -> Reading:
+    def of(cls, recipe: PhaseRecipe, base_dir: Path) -> RecordEncoding:
         """As a recipe of kind ``cut`` says.
 
         Args:
@@ -95,7 +95,7 @@ class Reading:
         return rows
 
 
-def expect_messages(recipe: Recipe, *, width: int, vocabulary: int) -> Expected:
+def expect_messages(recipe: PhaseRecipe, *, width: int, vocabulary: int) -> Expected:
     """Expected content of a message of activations under a recipe.
 
     Args:

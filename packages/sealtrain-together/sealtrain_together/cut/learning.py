@@ -30,7 +30,7 @@ from sealtrain_together.cut.front import expect_messages
 if TYPE_CHECKING:
     from sealtrain.recipe.adapters import Lora
     from sealtrain.recipe.collaborations.cut import Cut
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.training.context import TrainingContext
 
 PROBE_BATCHES: Final = 4
@@ -65,7 +65,7 @@ class Learning:
         self.expected = expect_by_back(recipe, self._back)
         self.entries = 0
 
-    def train(self, work: TrainingContext[Recipe]) -> PhaseResult:
+    def train(self, work: TrainingContext[PhaseRecipe]) -> PhaseResult:
         """Train and evaluate.
 
         Args:
@@ -107,7 +107,7 @@ class Learning:
         return PhaseResult(model=model, tokenizer=self._tokenizer, metrics=metrics, counts=callback)
 
     def _probes(
-        self, work: TrainingContext[Recipe], stream: Positioned
+        self, work: TrainingContext[PhaseRecipe], stream: Positioned
     ) -> Iterator[dict[str, torch.Tensor]]:
         size = work.recipe.trainer.per_device_train_batch_size
         rows = list(stream.stream.rows(0, PROBE_BATCHES * size))
@@ -123,13 +123,15 @@ class Learning:
         device = next(self._back.model.parameters()).device
         return {name: value.to(device) for name, value in batch.items()}
 
-    def _test_batches(self, work: TrainingContext[Recipe]) -> Iterator[dict[str, torch.Tensor]]:
+    def _test_batches(
+        self, work: TrainingContext[PhaseRecipe]
+    ) -> Iterator[dict[str, torch.Tensor]]:
         size = work.recipe.trainer.per_device_eval_batch_size
         for batch in read_all(work.test_sources, COLUMNS):
             for at in range(0, batch.num_rows, size):
                 yield self._place(self._batch(batch.slice(at, size).to_pylist()))
 
-    def _measure(self, work: TrainingContext[Recipe], model: Any) -> dict[str, float]:
+    def _measure(self, work: TrainingContext[PhaseRecipe], model: Any) -> dict[str, float]:
         if self.expected.per_token:
             return completion_metrics(model, self._answers(work))
         import numpy as np
@@ -143,7 +145,7 @@ class Learning:
         return measure(np.asarray(truth), softmax(np.concatenate(logits)))
 
     def _answers(
-        self, work: TrainingContext[Recipe]
+        self, work: TrainingContext[PhaseRecipe]
     ) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor, list[str]]]:
         paired = work.recipe.columns.kind == "prompt-completion"
         for batch in self._test_batches(work):
@@ -156,5 +158,5 @@ class Learning:
         return text if isinstance(text, str) else text[0]
 
 
-def _has_tests(work: TrainingContext[Recipe]) -> bool:
+def _has_tests(work: TrainingContext[PhaseRecipe]) -> bool:
     return bool(work.test_sources)

@@ -20,7 +20,7 @@ from sealtrain.base.secret import Random
 from sealtrain.signing.target import Target
 from sealtrain.training.errors import ChannelBroken
 from sealtrain_together.channel.channel import AttestedChannel
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.proofs import AcceptGuest, ProveKey
 from sealtrain_together.cut.states import SealedCutState
 from sealtrain_together.parties.party import ReportedCounts
@@ -62,7 +62,7 @@ class BeginCut(Word):
         )
 
 
-class Known(Word):
+class NotedState(Word):
     """Answer of the client: the newest sealed state that it noted."""
 
     sealed: SealedCutState | None = None
@@ -116,7 +116,7 @@ def conversation_of(
     target: Target,
     *,
     random: Random,
-) -> Conversation:
+) -> ChannelTerms:
     """How a client talks to a server.
 
     Args:
@@ -126,7 +126,7 @@ def conversation_of(
         target: What the owner approved.
         random: Source of ephemeral keys.
     """
-    return Conversation(
+    return ChannelTerms(
         purpose=PURPOSE,
         context={"owner": owner, "recipe_hash": target.recipe_hash},
         proof=ProveKey(signer),

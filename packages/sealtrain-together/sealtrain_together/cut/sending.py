@@ -23,12 +23,12 @@ from sealtrain.training.errors import ChannelBroken
 from sealtrain.training.inputs.learnable import RecordTally, counts_records
 from sealtrain_together.channel.channel import AttestedChannel
 from sealtrain_together.cut.activations import encode
-from sealtrain_together.cut.front import Reading
+from sealtrain_together.cut.front import RecordEncoding
 from sealtrain_together.cut.messages import (
     MAX_MANIFEST_BYTES,
     Ask,
     BeginCut,
-    Known,
+    NotedState,
     OwnerJoined,
     receive_message,
     send_message,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.guest.datasets import FoundDataset
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
     from sealtrain.signing.dsse import Ed25519Signer
     from sealtrain.signing.identity import PublicIdentity
     from sealtrain.signing.target import Target
@@ -50,7 +50,7 @@ KEPT_BYTES: Final = 1 << 30
 _JUDGED_AT_ONCE: Final = 256
 
 
-def records_of(found: FoundDataset, opened: BatchedRecords, recipe: Recipe) -> pa.Table:
+def records_of(found: FoundDataset, opened: BatchedRecords, recipe: PhaseRecipe) -> pa.Table:
     """All records of an owner's dataset: the columns that the recipe reads, gaps as it says.
 
     Args:
@@ -96,7 +96,7 @@ class OwnDataset:
 
     @classmethod
     def read(
-        cls, found: FoundDataset, records: pa.Table, recipe: Recipe, reading: Reading
+        cls, found: FoundDataset, records: pa.Table, recipe: PhaseRecipe, reading: RecordEncoding
     ) -> OwnDataset:
         """A dataset without the training records that leave nothing to learn.
 
@@ -157,7 +157,7 @@ class Client:
     signer: Ed25519Signer
     target: Target
     datasets: Sequence[OwnDataset]
-    reading: Reading
+    reading: RecordEncoding
     rows: int
     share: Callable[[str], bytes]
     clock: Callable[[], int]
@@ -190,7 +190,7 @@ class Client:
         """
         begun: BeginCut = receive_message(channel, BeginCut)
         self._refuse_other(begun)
-        send_message(channel, Known(sealed=self.note.sealed))
+        send_message(channel, NotedState(sealed=self.note.sealed))
         self._note_state(begun.run_id, begun.sealed)
         send_message(channel, self._join(begun.run_id))
         while True:
@@ -201,7 +201,7 @@ class Client:
                 return channel.expect(max_bytes=MAX_MANIFEST_BYTES)
             if asked.kind == "sealed":
                 self._note_state(begun.run_id, asked.sealed)
-                send_message(channel, Known(sealed=asked.sealed))
+                send_message(channel, NotedState(sealed=asked.sealed))
                 continue
             message = self._message(str(asked.dataset_id), asked.number)
             channel.send(message)

@@ -28,7 +28,7 @@ from sealtrain.signing.dsse import Envelope
 from sealtrain.training.data.sources import Source
 from sealtrain.training.errors import ChannelBroken, ChannelRefused, PeerUnreachable
 from sealtrain_together.channel.channel import AttestedChannel, accept
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.proofs import AcceptKey, ProveGuest
 from sealtrain_together.cut.activations import Expected, Row, batch_of, decode, schema
 from sealtrain_together.cut.messages import (
@@ -36,7 +36,7 @@ from sealtrain_together.cut.messages import (
     PURPOSE,
     Ask,
     BeginCut,
-    Known,
+    NotedState,
     OwnerJoined,
     receive_message,
     send_message,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from sealtrain.consortium.members import Consortium
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
     from sealtrain.signing.target import Target
     from sealtrain_together.parties.party import ReportedCounts
 
@@ -105,7 +105,7 @@ class CutRun:
     run_id: str
     target: Target
     consortium: Consortium
-    recipe: Recipe
+    recipe: PhaseRecipe
     expected: Expected
     sealed: SealedCutState | None = None
 
@@ -145,7 +145,7 @@ class Clients:
             name: run.consortium.owner(name).signing_bytes
             for name in {dataset.owner for dataset in self._wanted}
         }
-        self._conversation = Conversation(
+        self._conversation = ChannelTerms(
             purpose=PURPOSE,
             context=None,
             proof=proof,
@@ -235,7 +235,7 @@ class Clients:
             where = f"sealed state {sealed.counter}"
             with client.turn:
                 answer = self._ask(name, client, ask, MAX_CONTROL_BYTES, where)
-            if Known.from_bytes(answer).sealed != sealed:
+            if NotedState.from_bytes(answer).sealed != sealed:
                 raise CheckpointRefused(
                     "an owner noted another sealed state", check="sealed state", owner=name
                 )
@@ -370,7 +370,7 @@ class Clients:
             sealed = self._sealed
         begin = BeginCut(run_id=self._run_id, sealed=sealed, **self._target.to_dict())
         send_message(channel, begin)
-        known = receive_message(channel, Known).sealed
+        known = receive_message(channel, NotedState).sealed
         try:
             require_agreement(sealed, known, name)
         except CheckpointRefused as error:

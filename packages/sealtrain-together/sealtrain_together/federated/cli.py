@@ -41,12 +41,12 @@ def lead_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> N
 def join_by_ticket(settings: RunSettings, ticket: RunTicket, as_json: bool) -> None:
     """Attest, get the keys of one owner's data, and learn what a proven lead asks."""
     from sealtrain_together.federated.guest.join import join
-    from sealtrain_together.parties.party import Part
+    from sealtrain_together.parties.party import Participation
 
     if ticket.party is None or ticket.run is None:
         raise AssertionError("a party's ticket names both")
     party = ticket.party
-    part = Part(party=party, run_id=ticket.run, resume=ticket.has_taken_part(settings.out))
+    part = Participation(party=party, run_id=ticket.run, resume=ticket.has_taken_part(settings.out))
     done = join(
         settings,
         part,

@@ -20,14 +20,14 @@ from sealtrain.base.models import load_model
 from sealtrain.base.secret import Random
 from sealtrain.errors import DataInvalid, Refused, SealtrainError
 from sealtrain.training.errors import PeerUnreachable
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.errors import TooFewParties, UpdateRefused
 from sealtrain_together.federated.carrier import Carrier
 from sealtrain_together.federated.frames import TURN_BYTES
 from sealtrain_together.federated.mathematics import Merging, Taken
 from sealtrain_together.federated.messages import Asked, LearnedMessage, PartyJoined, SealedState
-from sealtrain_together.federated.node_conversation import Answered, Came, News, PartyGone, Seat
-from sealtrain_together.federated.states import LeadStates, Standing
+from sealtrain_together.federated.node_conversation import Answered, Came, News, NodeSeat, PartyGone
+from sealtrain_together.federated.states import FederationStanding, LeadStates
 
 _TICK_S = 0.5
 _SEATS_FOR_A_PARTY = 4
@@ -88,7 +88,7 @@ class _Round:
     learned: dict[str, LearnedMessage] = field(default_factory=dict)
     reports: dict[str, Any] = field(default_factory=dict)
     answered: set[str] = field(default_factory=set)
-    retried: dict[Seat, str] = field(default_factory=dict)
+    retried: dict[NodeSeat, str] = field(default_factory=dict)
 
 
 class Federation:
@@ -111,7 +111,7 @@ class Federation:
         self,
         rounds: Rounds,
         carrier: Carrier,
-        conversation: Conversation,
+        conversation: ChannelTerms,
         merging: Merging,
         *,
         record: Callable[[str, dict[str, JsonValue]], None],
@@ -134,8 +134,8 @@ class Federation:
         self._lost: dict[str, str] = {}
         self._documents: dict[str, dict[str, Any]] = {}
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
-        self._seats: dict[int, Seat] = {}
-        self._present: dict[str, Seat] = {}
+        self._seats: dict[int, NodeSeat] = {}
+        self._present: dict[str, NodeSeat] = {}
         self._busy: dict[str, int] = {}
         self._round = _Round()
         self._said: set[tuple[int, str]] = set()
@@ -189,7 +189,7 @@ class Federation:
         What happens before is recorded when the log can be: it is sealed, too.
         """
         self._unsaid = []
-        opened: list[Standing] = []
+        opened: list[FederationStanding] = []
 
         def is_open() -> bool:
             if not opened and (standing := states.open_standing()) is not None:
@@ -265,7 +265,7 @@ class Federation:
             self._on_merged(number, loss)
         if self._states is not None:
             self._states.seal(
-                Standing(
+                FederationStanding(
                     round=number,
                     state=state,
                     reports=self._documents,
@@ -339,7 +339,7 @@ class Federation:
         listed = self._carrier.nodes
         for node in listed:
             if node not in self._seats and (len(self._seats) < most or self._gives_up(listed)):
-                seat = Seat(
+                seat = NodeSeat(
                     lambda data, seconds, node=node: self._carrier.exchange(  # type: ignore[misc]
                         node, data, seconds=seconds
                     ),
@@ -418,7 +418,7 @@ class Federation:
         elif not isinstance(news.error, PeerUnreachable):
             self._say_refused(news.seat, news.error)
 
-    def _say_refused(self, seat: Seat, error: SealtrainError) -> None:
+    def _say_refused(self, seat: NodeSeat, error: SealtrainError) -> None:
         """Each kind of refusal of a node stands in the log once: it may try again for ever."""
         if (id(seat), error.code) not in self._said:
             self._said.add((id(seat), error.code))

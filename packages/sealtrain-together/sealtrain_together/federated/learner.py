@@ -31,7 +31,7 @@ from sealtrain_together.federated.update import decode_state, encode_state
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.sources import Source
     from sealtrain.training.models.standins import StandIns
@@ -92,7 +92,7 @@ class Learner:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: PhaseRecipe,
         base_dir: Path,
         sources: Sequence[Source],
         *,
@@ -241,7 +241,7 @@ class Learner:
         return add_base_files(files, self._recipe, self._base_dir, tokenizer)
 
     @contextmanager
-    def _work(self, recipe: Any) -> Iterator[TrainingContext[Recipe]]:
+    def _work(self, recipe: Any) -> Iterator[TrainingContext[PhaseRecipe]]:
         from sealtrain.training.checkpoints.callback import RunContext
         from sealtrain.training.checkpoints.kernels import deterministic
         from sealtrain.training.context import TrainingContext

@@ -19,7 +19,7 @@ from sealtrain.release.messages import load_message
 from sealtrain.training.errors import ChannelBroken, ChannelCut, PeerUnreachable
 from sealtrain_together.channel.answers import receive_answer
 from sealtrain_together.channel.channel import AttestedChannel, open_over
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.federated.frames import TURN_BYTES, AskingStream
 from sealtrain_together.federated.messages import (
     MAX_HEADER_BYTES,
@@ -40,7 +40,7 @@ Carrying = Callable[[bytes, int], bytes]
 class Came:
     """A party proved itself and named itself."""
 
-    seat: Seat
+    seat: NodeSeat
     joined: PartyJoined
 
 
@@ -48,7 +48,7 @@ class Came:
 class Answered:
     """A party did what it was asked."""
 
-    seat: Seat
+    seat: NodeSeat
     asked: Asked
     words: dict[str, Any]
     data: bytes
@@ -58,14 +58,14 @@ class Answered:
 class PartyGone:
     """The party of this seat is gone, or was never let in."""
 
-    seat: Seat
+    seat: NodeSeat
     error: SealtrainError
 
 
 News = Came | Answered | PartyGone
 
 
-class Seat:
+class NodeSeat:
     """One node.
 
     Args:
@@ -82,7 +82,7 @@ class Seat:
     def __init__(
         self,
         carry: Carrying,
-        conversation: Conversation,
+        conversation: ChannelTerms,
         news: queue.SimpleQueue[News],
         *,
         patience: int,

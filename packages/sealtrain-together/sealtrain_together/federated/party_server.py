@@ -18,7 +18,7 @@ from sealtrain.release.messages import load_message
 from sealtrain.training.errors import ChannelBroken, PeerUnreachable
 from sealtrain_together.channel.answers import Done, answer
 from sealtrain_together.channel.channel import AttestedChannel, accept_over
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.federated.mailbox import AnsweringStream, LeadMessage, Mailbox
 from sealtrain_together.federated.messages import (
     MAX_STATE_BYTES,
@@ -71,7 +71,7 @@ class PartyService:
     def __init__(
         self,
         mailbox: Mailbox,
-        conversation: Conversation,
+        conversation: ChannelTerms,
         joined: Callable[[], PartyJoined],
         work: Work,
         *,

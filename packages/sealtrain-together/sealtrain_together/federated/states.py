@@ -38,7 +38,7 @@ _KEPT: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class FederationStanding:
     """Where a federation stands after a merge.
 
     Attributes:
@@ -87,7 +87,7 @@ class LeadStates:
         *,
         min_parties: int,
         journal: Callable[[], dict[str, Any]],
-        take_up: Callable[[dict[str, Any], SealedState, Standing], None],
+        take_up: Callable[[dict[str, Any], SealedState, FederationStanding], None],
         random: Random = os.urandom,
     ) -> None:
         """Look for a state to go on from.
@@ -136,7 +136,7 @@ class LeadStates:
                 self._opening[joined.party] = document
         self._shares[joined.party] = key
 
-    def open_standing(self) -> Standing | None:
+    def open_standing(self) -> FederationStanding | None:
         """The state to go on from, once enough parties are there to open it.
 
         Raises:
@@ -151,7 +151,7 @@ class LeadStates:
         self.newest, self.waiting = found, False
         for party, known in self._known.items():
             self._refuse_rollback(party, known)
-        standing = Standing(
+        standing = FederationStanding(
             round=words.round,
             state=state,
             reports=words.reports,
@@ -163,7 +163,7 @@ class LeadStates:
         self.present = present_after(words.journal["log"])
         return standing
 
-    def seal(self, standing: Standing) -> None:
+    def seal(self, standing: FederationStanding) -> None:
         """Seal where the run stands, and forget all but the newest two states.
 
         Raises:

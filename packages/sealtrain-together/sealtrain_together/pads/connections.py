@@ -16,7 +16,7 @@ from sealtrain.base.hostport import write_host_and_port
 from sealtrain.errors import AcceleratorUnreachable, DataInvalid, LimitExceeded
 from sealtrain.training.errors import ChannelCut, PeerUnreachable
 from sealtrain_together.channel.channel import reach
-from sealtrain_together.channel.handshake import Conversation, Keys
+from sealtrain_together.channel.handshake import ChannelKeys, ChannelTerms
 from sealtrain_together.channel.proofs import Acceptance, Proof
 from sealtrain_together.channel.streams import Address, dial
 from sealtrain_together.errors import DealerUnreachable
@@ -28,7 +28,7 @@ SECONDS: Final = 120.0
 
 def conversation(
     run_id: str | None, *, proof: Proof, accept: Acceptance, random: Any
-) -> Conversation:
+) -> ChannelTerms:
     """How a guest and a dealer talk.
 
     Args:
@@ -38,7 +38,7 @@ def conversation(
         random: Source of ephemeral keys and nonces.
     """
     context: dict[str, JsonValue] | None = None if run_id is None else {"run_id": run_id}
-    return Conversation(purpose=PURPOSE, context=context, proof=proof, accept=accept, random=random)
+    return ChannelTerms(purpose=PURPOSE, context=context, proof=proof, accept=accept, random=random)
 
 
 def reach_accelerator(address: Address, *, seconds: float) -> socket.socket:
@@ -56,8 +56,8 @@ def reach_accelerator(address: Address, *, seconds: float) -> socket.socket:
 
 
 def reach_dealer(
-    address: Address, conversation: Conversation, *, seconds: float
-) -> tuple[socket.socket, Keys]:
+    address: Address, conversation: ChannelTerms, *, seconds: float
+) -> tuple[socket.socket, ChannelKeys]:
     """A connection to a dealer that proved itself, with the keys of its channel.
 
     Args:

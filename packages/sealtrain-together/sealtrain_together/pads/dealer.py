@@ -33,7 +33,7 @@ from sealtrain.errors import DataInvalid, LimitExceeded, PadsRefused, UsageError
 from sealtrain.training.errors import ChannelBroken
 from sealtrain_together.channel.answers import Done, answer, operation, receive_answer_into
 from sealtrain_together.channel.channel import AttestedChannel, accept, go_on
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.proofs import Peer
 from sealtrain_together.pads.accelerator import expect_digest
 from sealtrain_together.pads.connections import (
@@ -73,7 +73,7 @@ _LAST_SECONDS: Final = 5.0
 _Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
-class _Context(StrictModel):
+class _DealerContext(StrictModel):
     run_id: Hex32
 
 
@@ -182,7 +182,7 @@ class Dealer:
         limits: What it takes of all guests.
     """
 
-    def __init__(self, conversation: Conversation, device: Device, limits: Limits) -> None:
+    def __init__(self, conversation: ChannelTerms, device: Device, limits: Limits) -> None:
         self._conversation = conversation
         self._device = device
         self._limits = limits
@@ -207,7 +207,9 @@ class Dealer:
     @contextmanager
     def _only_session(self, channel: AttestedChannel, sock: socket.socket) -> Iterator[None]:
         """End the session before of the same run: its guest is gone, or is about to be."""
-        run = load_model(_Context, channel.context, DataInvalid, "context of a session").run_id
+        run = load_model(
+            _DealerContext, channel.context, DataInvalid, "context of a session"
+        ).run_id
         this = _AtWork(sock)
         with self._lock:
             before, self._at_work[run] = self._at_work.get(run), this
@@ -329,7 +331,7 @@ class RemoteDealer(ConnectedDealer):
     """
 
     def __init__(
-        self, host: str, port: int, conversation: Conversation, *, seconds: float = SECONDS
+        self, host: str, port: int, conversation: ChannelTerms, *, seconds: float = SECONDS
     ) -> None:
         connection, keys = reach_dealer((host, port), conversation, seconds=seconds)
         super().__init__(go_on(connection, keys), write_host_and_port(host, port))

@@ -74,7 +74,7 @@ class Inside:
 
 
 @dataclass(slots=True)
-class Spent:
+class PadTimes:
     """What products under pads took so far. Seconds by the clock.
 
     Attributes:
@@ -157,7 +157,7 @@ class UnderPads(OnePlace):
         self._freivalds = Freivalds(draw_secret(), checks)
         self._failed: SealtrainError | None = None
         self._lock = threading.Lock()
-        self.spent = Spent()
+        self.spent = PadTimes()
 
     @property
     def session(self) -> str:

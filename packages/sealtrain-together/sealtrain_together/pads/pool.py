@@ -64,7 +64,7 @@ class PoolHeader(Document):
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _PoolLayout:
     """Where the blocks of a file are, and how they are sealed."""
 
     header: PoolHeader
@@ -151,7 +151,7 @@ def write_pool(  # noqa: PLR0913
         for direction in DIRECTIONS
     )
     header = PoolHeader(id=secrets.token_hex(16), block_rows=block_rows, streams=streams)
-    layout = _Layout(header)
+    layout = _PoolLayout(header)
     key = layout.key(secret)
     by_digest = {matrix.digest.hex(): matrix for matrix in matrices}
     with atomic_writer(path, mode=0o600, overwrite=overwrite) as file:
@@ -230,7 +230,7 @@ class Pool:
     def __init__(self, path: Path, secret: Secret) -> None:
         self._file = path.open("rb")
         try:
-            self._layout = _Layout(_header(self._file))
+            self._layout = _PoolLayout(_header(self._file))
             size = self._file.seek(0, 2)
         except BaseException:
             self._file.close()

@@ -36,7 +36,7 @@ _Name = tuple[bytes, Direction]
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
+class _PrefetchedStream:
     """One stream: its rows that wait, and how many were asked for lately."""
 
     matrix: PublicMatrix
@@ -86,7 +86,7 @@ class Prefetch(OnePlace):
     def __init__(self, masks: Masks, supplier: Supplier, room: int = PREFETCH_BYTES) -> None:
         self._masks, self._supplier, self._room = masks, supplier, room
         self._process = OneProcess("pads", refusal=PadsRefused)
-        self._lines: dict[_Name, _Line] = {}
+        self._lines: dict[_Name, _PrefetchedStream] = {}
         self._follows: dict[_Name, _Name] = {}
         self._last: _Name | None = None
         self._held = 0
@@ -119,7 +119,7 @@ class Prefetch(OnePlace):
         self, name: _Name, matrix: PublicMatrix, rows: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         with self._changed:
-            line = self._lines.setdefault(name, _Line(matrix, name[1]))
+            line = self._lines.setdefault(name, _PrefetchedStream(matrix, name[1]))
             needed = line.ready < rows
             self._needed = needed
         try:
@@ -148,7 +148,7 @@ class Prefetch(OnePlace):
         if thread is not None and thread is not threading.current_thread():
             thread.join(_LAST_SECONDS)  # it may wait for a machine that does not answer
 
-    def _make(self, line: _Line, rows: int) -> None:
+    def _make(self, line: _PrefetchedStream, rows: int) -> None:
         """Have some rows of a stream more. The caller holds ``_making``."""
         if self._failed is not None:
             raise self._failed
@@ -170,7 +170,7 @@ class Prefetch(OnePlace):
             line.ready += rows
             self._held += rows * line.row_bytes
 
-    def _draw(self, line: _Line, rows: int) -> tuple[int, torch.Tensor]:
+    def _draw(self, line: _PrefetchedStream, rows: int) -> tuple[int, torch.Tensor]:
         """Masks of rows that have no product yet, at least so many; kept until they have."""
         kept = line.drawn
         if kept is None:
@@ -181,7 +181,7 @@ class Prefetch(OnePlace):
         line.drawn = kept
         return kept
 
-    def _next_wanted(self) -> tuple[_Line, int] | None:
+    def _next_wanted(self) -> tuple[_PrefetchedStream, int] | None:
         """The first stream in the order of last time that has too few rows, and how many."""
         name = self._last
         for _ in range(len(self._lines)):
@@ -202,7 +202,7 @@ class Prefetch(OnePlace):
             self._thread = threading.Thread(target=self._work, name="pads", daemon=True)
             self._thread.start()
 
-    def _next(self) -> tuple[_Line, int] | None:
+    def _next(self) -> tuple[_PrefetchedStream, int] | None:
         """Wait for work; ``None`` when there is none for a while, and the thread ends."""
         with self._changed:
             while not self._closed and self._failed is None:

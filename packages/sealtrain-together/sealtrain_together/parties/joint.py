@@ -24,7 +24,7 @@ from sealtrain.training.inputs.learnable import counts_records
 if TYPE_CHECKING:
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.guest.validating import PublicCounts
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.training.model_files import Trained
     from sealtrain_together.parties.lead import LeadRun
     from sealtrain_together.parties.party import PartyReport, ReportedCounts
@@ -123,7 +123,7 @@ def check_report(lead: LeadRun, report: PartyReport) -> PartyReport:
     return report
 
 
-def _require_whole(party: str, manifests: Iterable[DatasetManifest], recipe: Recipe) -> None:
+def _require_whole(party: str, manifests: Iterable[DatasetManifest], recipe: PhaseRecipe) -> None:
     """Refuse a report that leaves one of the party's datasets out, or lists one twice."""
     own = [dataset for dataset in recipe.datasets if dataset.owner == party]
     in_series = {dataset.name for dataset in own if dataset.series is not None}
@@ -143,7 +143,7 @@ def require_counts(
     counts: Mapping[str, ReportedCounts | None] | None,
     party: str,
     manifests: Iterable[DatasetManifest],
-    recipe: Recipe,
+    recipe: PhaseRecipe,
 ) -> None:
     """Refuse counts unless they are of each training dataset of a party, as verifiers do.
 

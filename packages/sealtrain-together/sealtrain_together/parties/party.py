@@ -135,7 +135,7 @@ class _PartyFile(StrictModel):
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KeptReceipts:
     """Receipts so far, in the party's folder. All of it is public, and signed by brokers.
 
     The file is there before brokers are asked: who finds it knows that they may have heard of this
@@ -165,7 +165,7 @@ class _Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Participation:
     """A party's part in a run.
 
     Attributes:
@@ -190,7 +190,7 @@ class PartyRun(DataGuest):
         resumed: An earlier guest of this party had its keys.
     """
 
-    def __init__(self, settings: RunSettings, part: Part, around: Surroundings) -> None:
+    def __init__(self, settings: RunSettings, part: Participation, around: Surroundings) -> None:
         """Do nothing yet; ``begin`` prepares it, too. Arguments as there."""
         asking = Asking(
             run_id=party_run_id(part.run_id, part.party), resuming=part.resume, owner=part.party
@@ -226,13 +226,13 @@ class PartyRun(DataGuest):
         out = self.settings.out
         kept = _read_kept(out, self.name, self.run_id)
         self._found_marked = kept is None and _holds_a_mark_alone(out)
-        self._kept = kept or _Kept(out / _FILE, self.run_id, self.name)
+        self._kept = kept or _KeptReceipts(out / _FILE, self.run_id, self.name)
         super().prepare()
         self._keep([receipted.to_dict() for receipted in self.grant.fresh])
         return self
 
     @classmethod
-    def begin(cls, settings: RunSettings, part: Part, around: Surroundings) -> PartyRun:
+    def begin(cls, settings: RunSettings, part: Participation, around: Surroundings) -> PartyRun:
         """Attest, obtain the keys of one owner's datasets and open them.
 
         Args:
@@ -326,7 +326,7 @@ class PartyRun(DataGuest):
 
 
 @contextmanager
-def _keep_mark(kept: _Kept, *, alone: bool) -> Iterator[None]:
+def _keep_mark(kept: _KeptReceipts, *, alone: bool) -> Iterator[None]:
     """Have the file there while brokers are asked.
 
     It stays where one of them may have granted something, whatever became of the answer.
@@ -370,7 +370,7 @@ def _read(path: Path) -> _PartyFile:
     return load_model(_PartyFile, document, UsageError, _FILE)
 
 
-def _read_kept(out: Path, party: str, run_id: str) -> _Kept | None:
+def _read_kept(out: Path, party: str, run_id: str) -> _KeptReceipts | None:
     """What an earlier guest of the party kept; ``None`` where it has no receipt."""
     path = out / _FILE
     if not path.is_file():
@@ -387,4 +387,4 @@ def _read_kept(out: Path, party: str, run_id: str) -> _Kept | None:
             hint="name the folder that this party began in",
         )
     from_rfc3339(found.begun)
-    return _Kept(path, run_id, party, found.begun, list(found.releases))
+    return _KeptReceipts(path, run_id, party, found.begun, list(found.releases))

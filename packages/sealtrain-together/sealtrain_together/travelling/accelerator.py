@@ -29,7 +29,7 @@ from sealtrain.training.checkpoints import kernels
 from sealtrain.training.telemetry.facts import accelerators
 from sealtrain_together.channel.answers import Done, answer, operation
 from sealtrain_together.channel.channel import AttestedChannel, accept
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.ports import listening
 from sealtrain_together.travelling import (
     bounds,
@@ -61,7 +61,7 @@ Address = tuple[str, int]
 Place = Address | socket.socket
 
 
-class Lane(StrictModel):
+class ControlLane(StrictModel):
     """Context of a control channel: which run, whose session, what it is for."""
 
     run_id: Hex32
@@ -136,7 +136,7 @@ class LentAccelerator:
         self,
         control: Place,
         writes: Place,
-        conversation: Conversation,
+        conversation: ChannelTerms,
         *,
         holders: int,
         timeout: float,
@@ -168,7 +168,7 @@ class LentAccelerator:
         ):
             yield obeys, takes
 
-    def serve_control(self, sock: socket.socket, conversation: Conversation) -> None:
+    def serve_control(self, sock: socket.socket, conversation: ChannelTerms) -> None:
         """Serve one lane of an orchestrator to its end.
 
         Args:
@@ -179,14 +179,14 @@ class LentAccelerator:
             SealtrainError: The other side did not prove itself, or the channel broke.
         """
         with accept(sock, conversation, timeout=self._patience) as channel:
-            lane = load_model(Lane, channel.context, DataInvalid, "context of a lane")
+            lane = load_model(ControlLane, channel.context, DataInvalid, "context of a lane")
             self._enter(lane)
             with Inbox(channel, MAX_COMMAND_BYTES, MAX_STATE_BYTES) as asked:
                 operations = self._work(asked) if lane.lane == "work" else self._loans()
                 while (message := asked.next()) is not None:
                     self._answer(channel, lane, operations, message)
 
-    def _enter(self, lane: Lane) -> None:
+    def _enter(self, lane: ControlLane) -> None:
         session = (lane.run_id, lane.session)
         with self._lock:
             if lane.lane == "loans":
@@ -206,7 +206,7 @@ class LentAccelerator:
     def _answer(
         self,
         channel: AttestedChannel,
-        lane: Lane,
+        lane: ControlLane,
         operations: dict[str, Callable[..., Done]],
         message: Message,
     ) -> None:

@@ -21,7 +21,7 @@ from sealtrain.errors import AcceleratorUnreachable, TripBroken
 from sealtrain.training.errors import ChannelBroken, ChannelCut, PeerUnreachable
 from sealtrain_together.channel.answers import receive_answer
 from sealtrain_together.channel.channel import AttestedChannel, connect
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.travelling.accelerator import MAX_COMMAND_BYTES
 from sealtrain_together.travelling.capability import WriteCapability, Written
 from sealtrain_together.travelling.programs import AnySettings
@@ -51,7 +51,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class TurnResult:
     """Result of a turn.
 
     Attributes:
@@ -72,7 +72,7 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Challenge:
+class WipeChallenge:
     """A range that was overwritten, and the nonce under which that is proven.
 
     Attributes:
@@ -127,7 +127,7 @@ class AcceleratorLane:
         self._lost = False
 
     @classmethod
-    def open(cls, address: tuple[str, int], conversation: Conversation, *, timeout: float) -> Self:
+    def open(cls, address: tuple[str, int], conversation: ChannelTerms, *, timeout: float) -> Self:
         """Connect and have the accelerator prove itself.
 
         Raises:
@@ -149,7 +149,7 @@ class AcceleratorLane:
     def lend(
         self,
         capability: WriteCapability,
-        challenge: Challenge | None = None,
+        challenge: WipeChallenge | None = None,
         expected: Callable[[], str] | None = None,
     ) -> str:
         """Open a capability, once it is proven that its range was overwritten.
@@ -174,7 +174,7 @@ class AcceleratorLane:
             return ""
         return self._challenge(command, expected or challenge.proof)
 
-    def prove(self, challenge: Challenge, expected: Callable[[], str] | None = None) -> str:
+    def prove(self, challenge: WipeChallenge, expected: Callable[[], str] | None = None) -> str:
         """Have it prove that a range was overwritten. Arguments and errors as ``lend``."""
         command = {"do": "prove", **challenge.to_dict()}
         return self._challenge(command, expected or challenge.proof)
@@ -194,7 +194,7 @@ class AcceleratorLane:
             "export": turn.export,
         })  # fmt: skip
 
-    def wait_trained(self) -> Trained:
+    def wait_trained(self) -> TurnResult:
         """Wait for the answer of the oldest turn.
 
         Raises:
@@ -205,7 +205,7 @@ class AcceleratorLane:
         """
         answer, state = self._answer()
         said = load_model(_TurnAnswer, answer, ChannelBroken, "answer of an accelerator")
-        return Trained(
+        return TurnResult(
             tokens=said.tokens,
             loss=said.loss,
             after={"code": said.after.code, "model": said.after.model},

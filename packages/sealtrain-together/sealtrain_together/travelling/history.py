@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sealtrain_together.travelling.bounds import epsilon_spent
-from sealtrain_together.travelling.schedule import Places, Plan, Rotation
+from sealtrain_together.travelling.schedule import ChunkPlaces, TravelPlan, TripRotation
 
 if TYPE_CHECKING:
     from sealtrain.base.canonical import JsonValue
@@ -26,13 +26,13 @@ def last_state(log: RunLog) -> dict[str, Any] | None:
     return found
 
 
-def rotation_after(plan: Plan, log: RunLog) -> Rotation:
+def rotation_after(plan: TravelPlan, log: RunLog) -> TripRotation:
     """Whose turn it is after what a log says.
 
     A log has the size and the order of trips, and from these follows which bytes each had. Trips
     that are still open came to nothing, the last one first.
     """
-    places = Places(holder.name for holder in plan.holders)
+    places = ChunkPlaces(holder.name for holder in plan.holders)
     open_trips: dict[int, tuple[str, int, int]] = {}
     lent = 0
     last: str | None = None
@@ -54,10 +54,10 @@ def rotation_after(plan: Plan, log: RunLog) -> Rotation:
         elif event == "travel.taken-over":
             came_to_nothing()
     came_to_nothing()
-    return Rotation(plan, places, lent, last)
+    return TripRotation(plan, places, lent, last)
 
 
-def spend_of(plan: Plan, log: RunLog) -> dict[str, JsonValue] | None:
+def spend_of(plan: TravelPlan, log: RunLog) -> dict[str, JsonValue] | None:
     """What a run spent of each holder's privacy, by name; ``None`` where nothing is hidden.
 
     Each sequence is in one step of the run at most, so its holder spent the epsilon of one step.

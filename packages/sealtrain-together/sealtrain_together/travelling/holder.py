@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from sealtrain.sealing.datakey import DataKey
     from sealtrain_together.channel.channel import AttestedChannel
-    from sealtrain_together.channel.handshake import Conversation
+    from sealtrain_together.channel.handshake import ChannelTerms
 
 HOLDER_PURPOSE = "travel-holder"
 _MAX_ASKED_BYTES = 16 << 10
@@ -122,7 +122,7 @@ class Holder:
         with self._lock:
             return self._given.sizes
 
-    def serve(self, sock: socket.socket, conversation: Conversation) -> None:
+    def serve(self, sock: socket.socket, conversation: ChannelTerms) -> None:
         """Serve an orchestrator that proved itself to its end.
 
         Raises:

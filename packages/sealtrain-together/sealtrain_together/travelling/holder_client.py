@@ -16,7 +16,7 @@ from sealtrain.errors import DataInvalid, SealtrainError, Unreachable
 from sealtrain.training.errors import ChannelBroken
 from sealtrain_together.channel.answers import receive_answer
 from sealtrain_together.channel.channel import AttestedChannel, connect
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.proofs import Peer
 from sealtrain_together.travelling.capability import Written
 from sealtrain_together.travelling.holder import Join, Provision
@@ -65,7 +65,7 @@ class HolderLane:
         self._channel = channel
 
     @classmethod
-    def open(cls, address: tuple[str, int], conversation: Conversation, *, timeout: float) -> Self:
+    def open(cls, address: tuple[str, int], conversation: ChannelTerms, *, timeout: float) -> Self:
         """Connect and have the holder prove itself. Errors as ``channel.connect``."""
         return cls(connect(address, conversation, timeout=timeout))
 

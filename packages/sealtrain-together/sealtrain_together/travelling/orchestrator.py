@@ -25,13 +25,13 @@ from sealtrain.signing.runlog import RunLog
 from sealtrain_together.errors import CapabilityRefused
 from sealtrain_together.travelling.accelerator import CONTROL_PURPOSE
 from sealtrain_together.travelling.capability import WriteCapability, Written
-from sealtrain_together.travelling.control import AcceleratorLane, Challenge, Turn
+from sealtrain_together.travelling.control import AcceleratorLane, Turn, WipeChallenge
 from sealtrain_together.travelling.history import first_open, last_state, rotation_after, spend_of
 from sealtrain_together.travelling.holder import Provision
 from sealtrain_together.travelling.holder_client import Given, HolderLane
 from sealtrain_together.travelling.measurement import fingerprint_of_bytes
 from sealtrain_together.travelling.parties import Parties, Progress, join_holder
-from sealtrain_together.travelling.schedule import Plan, Trip
+from sealtrain_together.travelling.schedule import TravelPlan, Trip
 
 Answered = TypeVar("Answered")
 Record = Callable[[str, dict[str, JsonValue]], None]
@@ -79,7 +79,7 @@ class _Filled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _AskedTurn:
     """A turn that was asked for and not answered yet."""
 
     trip: Trip
@@ -94,7 +94,7 @@ class _Wiped:
     """A chunk that is overwritten, and not proven yet."""
 
     trip: Trip
-    challenge: Challenge
+    challenge: WipeChallenge
     proof: Future[str]
     """Computed meanwhile."""
 
@@ -114,7 +114,7 @@ class Orchestrator:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: TravelPlan,
         parties: Parties,
         into: TravelLog,
         *,
@@ -180,7 +180,7 @@ class Orchestrator:
         """
         self._begin(state)
         half = 0
-        running: _Asked | None = None
+        running: _AskedTurn | None = None
         wiped: _Wiped | None = None  # overwritten and not proven; in the half that is filled next
         filling = self._start_fill(half, wiped)
         while True:
@@ -344,7 +344,7 @@ class Orchestrator:
         The proof is computed in a thread. The nonce leaves this process with the challenge alone,
         so that the accelerator does not know it while it overwrites.
         """
-        challenge = Challenge(
+        challenge = WipeChallenge(
             start=trip.start,
             end=trip.end,
             nonce=self._random(32).hex(),
@@ -352,7 +352,7 @@ class Orchestrator:
         )
         return _Wiped(trip, challenge, self._prover.submit(challenge.proof))
 
-    def _turn(self, filled: _Filled) -> _Asked:
+    def _turn(self, filled: _Filled) -> _AskedTurn:
         """Ask for steps 4 to 6; the accelerator begins with them when it is done with the last."""
         trip, nonce = filled.trip, self._random(32)
         wiped = self._wiping(trip)
@@ -371,9 +371,9 @@ class Orchestrator:
                 export=export,
             )
         )
-        return _Asked(trip, filled.id, nonce, wiped, export)
+        return _AskedTurn(trip, filled.id, nonce, wiped, export)
 
-    def _finish(self, asked: _Asked) -> tuple[bool, _Wiped]:
+    def _finish(self, asked: _AskedTurn) -> tuple[bool, _Wiped]:
         """Steps 4 to 6: whether the chunk was trained on, and that it was overwritten."""
         trip = asked.trip
         try:

@@ -10,7 +10,7 @@ from sealtrain.base.canonical import JsonValue
 from sealtrain.base.hostport import write_host_and_port
 from sealtrain.base.secret import Random
 from sealtrain.training.errors import ChannelCut, PeerUnreachable
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.travelling.holder import HOLDER_PURPOSE
 from sealtrain_together.travelling.holder_client import HolderJoined, HolderLane
 
@@ -46,9 +46,9 @@ class Parties:
 
     def conversation(
         self, purpose: str, context: dict[str, JsonValue], accept: Acceptance, random: Random
-    ) -> Conversation:
+    ) -> ChannelTerms:
         """The orchestrator's part of a conversation."""
-        return Conversation(
+        return ChannelTerms(
             purpose=purpose, context=context, proof=self.proof, accept=accept, random=random
         )
 

@@ -30,7 +30,7 @@ from sealtrain_together.travelling.states import read_state, write_state
 if TYPE_CHECKING:
     import torch
 
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
 
 _drawing = threading.Lock()
 """torch has one source of first weights for all threads, and transformers loads on first use."""
@@ -80,7 +80,7 @@ class ProgramSettings(StrictModel):
         return load_model(cls, value, DataInvalid, "program settings")
 
     @classmethod
-    def of(cls, recipe: Recipe, device: Literal["cpu", "cuda"]) -> ProgramSettings:
+    def of(cls, recipe: PhaseRecipe, device: Literal["cpu", "cuda"]) -> ProgramSettings:
         """What a recipe means, on a device. Raises ``DataInvalid``."""
         return cls.from_dict({**program_of(recipe), "device": device})
 
@@ -110,7 +110,7 @@ class ProgramSettings(StrictModel):
         return token_bytes(self.vocab_size)
 
 
-class Program:
+class TravellingModel:
     """A model in training.
 
     Args:
@@ -392,6 +392,6 @@ def rehearse(settings: ProgramSettings) -> None:
     small = settings.model_copy(
         update={"n_layer": 1, "n_head": 1, "n_embd": 8, "vocab_size": 8, "seq_len": 8}
     )
-    program = Program(small)
+    program = TravellingModel(small)
     program.train(memoryview(bytes(small.step_bytes)))
     program.restore(program.state())

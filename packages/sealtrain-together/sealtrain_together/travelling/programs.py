@@ -7,13 +7,13 @@ from typing import Literal
 from sealtrain.base.canonical import JsonValue
 from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.recipe.collaborations.travelling import program_of
-from sealtrain.recipe.schema import Recipe
+from sealtrain.recipe.schema import PhaseRecipe
 from sealtrain_together.travelling import program, trainer_program
-from sealtrain_together.travelling.program import Program, ProgramSettings
+from sealtrain_together.travelling.program import ProgramSettings, TravellingModel
 from sealtrain_together.travelling.trainer_program import TrainerProgram, TrainerSettings, Training
 
 AnySettings = ProgramSettings | TrainerSettings
-AnyProgram = Program | TrainerProgram
+AnyProgram = TravellingModel | TrainerProgram
 
 
 def parse_settings(value: JsonValue) -> AnySettings:
@@ -23,7 +23,7 @@ def parse_settings(value: JsonValue) -> AnySettings:
     return (TrainerSettings if "recipe" in value else ProgramSettings).from_dict(value)
 
 
-def settings_of(recipe: Recipe, device: Literal["cpu", "cuda"]) -> AnySettings:
+def settings_of(recipe: PhaseRecipe, device: Literal["cpu", "cuda"]) -> AnySettings:
     """What a recipe means, on a device. Raises ``DataInvalid``."""
     return parse_settings({**program_of(recipe), "device": device})
 
@@ -43,7 +43,7 @@ def build_program(
         UsageError: It trains a recipe, and none is here.
     """
     if isinstance(settings, ProgramSettings):
-        return Program(settings, state)
+        return TravellingModel(settings, state)
     return TrainerProgram(settings, _require(training), state)
 
 

@@ -35,7 +35,7 @@ class HolderPlan(StrictModel):
         return min(self.tokens, self.max_tokens)
 
 
-class Plan(StrictModel):
+class TravelPlan(StrictModel):
     """What a run does.
 
     Attributes:
@@ -55,7 +55,7 @@ class Plan(StrictModel):
     max_steps: Annotated[int, Field(ge=1)] | None = None
 
     @model_validator(mode="after")
-    def _fits(self) -> Plan:
+    def _fits(self) -> TravelPlan:
         names = [holder.name for holder in self.holders]
         if len(set(names)) != len(names):
             raise ValueError("two holders have the same name")
@@ -64,7 +64,7 @@ class Plan(StrictModel):
         return self
 
     @classmethod
-    def from_dict(cls, value: JsonValue) -> Plan:
+    def from_dict(cls, value: JsonValue) -> TravelPlan:
         """Parse the JSON form. Raises ``DataInvalid``."""
         return load_model(cls, value, DataInvalid, "travel plan")
 
@@ -121,7 +121,7 @@ class Trip:
         return self.end - self.start
 
 
-class Places:
+class ChunkPlaces:
     """Where the next chunk of each holder begins, so that no byte is trained on twice.
 
     The next trip is lent while one is at work. So a trip may be refused when the bytes behind its
@@ -159,7 +159,7 @@ class Places:
             self._next[holder] = offset
 
 
-class Rotation:
+class TripRotation:
     """Deals out trips until every holder has given what it may.
 
     A holder whose trips were refused twice in a row is not asked again. A rest that is shorter
@@ -174,13 +174,13 @@ class Rotation:
 
     def __init__(
         self,
-        plan: Plan,
-        places: Places | None = None,
+        plan: TravelPlan,
+        places: ChunkPlaces | None = None,
         number: int = 0,
         after: str | None = None,
     ) -> None:
         self._plan = plan
-        self._places = places or Places(holder.name for holder in plan.holders)
+        self._places = places or ChunkPlaces(holder.name for holder in plan.holders)
         self._refusals = dict.fromkeys((holder.name for holder in plan.holders), 0)
         self._number = number
         names = [holder.name for holder in plan.holders]
@@ -233,6 +233,6 @@ class Rotation:
         self._refusals[trip.holder] = 0
 
     def refuse(self, trip: Trip) -> None:
-        """Nothing of a trip counts (``Places.refuse``)."""
+        """Nothing of a trip counts (``ChunkPlaces.refuse``)."""
         self._places.refuse(trip.holder, trip.offset, trip.size)
         self._refusals[trip.holder] += 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.canonical import canonical_json, parse_canonical
 from sealtrain.sealing.store import SealedStore
-from sealtrain_together.travelling.schedule import Plan
+from sealtrain_together.travelling.schedule import TravelPlan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ class TakenOver:
         root: File root of the sealed state, 64 hex digits.
     """
 
-    plan: Plan
+    plan: TravelPlan
     journal: dict[str, Any]
     state: bytes
     counter: int
@@ -63,7 +63,7 @@ class Standby:
         self._store = SealedStore(folder, key.derive("travel-state"), label="travel")
         self._run_id = run_id
 
-    def seal(self, plan: Plan, journal: dict[str, Any], state: bytes) -> None:
+    def seal(self, plan: TravelPlan, journal: dict[str, Any], state: bytes) -> None:
         """Seal the present state and forget all but the newest two.
 
         Args:
@@ -99,7 +99,7 @@ class Standby:
             document = parse_canonical(file.read(size), max_bytes=_MAX_JOURNAL_BYTES)
             state = file.read()
         return TakenOver(
-            plan=Plan.from_dict(document["plan"]),
+            plan=TravelPlan.from_dict(document["plan"]),
             journal=document["journal"],
             state=state,
             counter=int(newest),

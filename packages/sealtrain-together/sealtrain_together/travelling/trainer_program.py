@@ -33,7 +33,7 @@ from sealtrain_together.travelling.states import read_state, write_state
 if TYPE_CHECKING:
     import torch
 
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
     from sealtrain.training.context import PhaseResult, TrainingContext
     from sealtrain.training.data.feed import Feed
 
@@ -103,7 +103,7 @@ class Training:
         base_dir: Folder that its paths start from.
     """
 
-    recipe: Recipe
+    recipe: PhaseRecipe
     base_dir: Path
 
 
@@ -332,7 +332,7 @@ def rehearse(settings: TrainerSettings, training: Training) -> None:
 @contextmanager
 def training_context(
     recipe: Any, base_dir: Path, machinery: Any
-) -> Iterator[TrainingContext[Recipe]]:
+) -> Iterator[TrainingContext[PhaseRecipe]]:
     """A training that seals nothing and tells nothing.
 
     Args:

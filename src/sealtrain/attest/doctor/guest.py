@@ -16,7 +16,7 @@ from sealtrain.attest.forms import StatementExhibit
 from sealtrain.attest.registry import TEES
 from sealtrain.attest.roots import SIMULATED_LABEL, is_simulated_certificate
 from sealtrain.attest.tdx.bootlog import CCEL
-from sealtrain.attest.tee import Device
+from sealtrain.attest.tee import TeeDevice
 from sealtrain.attest.verifier import verifier_of
 from sealtrain.errors import EvidenceRefused, SealtrainError
 
@@ -93,7 +93,7 @@ def find_guest(root: Path) -> tuple[str | None, Path | None, list[Finding]]:
     return None, None, [_none(root, flags)]
 
 
-def _is_of_cloud(root: Path, device: Device) -> bool:
+def _is_of_cloud(root: Path, device: TeeDevice) -> bool:
     """Whether a machine is one of the cloud that a kind of evidence is of; others always are."""
     if device.cloud is None:
         return True
@@ -143,7 +143,7 @@ def _no_reports(root: Path, tee: str, device: str) -> Finding:
     )
 
 
-def _no_device(root: Path, tee: str, device: Device) -> Finding:
+def _no_device(root: Path, tee: str, device: TeeDevice) -> Finding:
     """A machine of a cloud that shows no TPM to this process."""
     behind = (root / "dev" / "tpm0").exists()
     return Finding(
@@ -189,7 +189,7 @@ def _none(root: Path, flags: set[str]) -> Finding:
     )
 
 
-def _hidden_device(root: Path, flag: str, device: Device) -> str:
+def _hidden_device(root: Path, flag: str, device: TeeDevice) -> str:
     """What brings the device of a guest whose processor says that it is one."""
     since, module = _DRIVERS[flag]
     release = _release(root)

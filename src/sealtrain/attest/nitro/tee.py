@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from sealtrain.attest.nitro.policy import RULES
 from sealtrain.attest.statement import GuestEvidence, limit_base64
-from sealtrain.attest.tee import Device, Tee
+from sealtrain.attest.tee import Tee, TeeDevice
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import ONE_SPELLING, Base64
 
@@ -36,5 +36,5 @@ TEE = Tee(
     evidence=NitroEvidence,
     rules=RULES,
     kinds=("nitro-document",),
-    device=Device(path="dev/nsm", flag="nitro_enclaves", reports=False),
+    device=TeeDevice(path="dev/nsm", flag="nitro_enclaves", reports=False),
 )

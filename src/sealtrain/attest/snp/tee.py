@@ -8,7 +8,7 @@ from pydantic import Field
 
 from sealtrain.attest.snp.policy import RULES
 from sealtrain.attest.statement import MAX_CRL_BYTES, GuestEvidence, limit_base64
-from sealtrain.attest.tee import Device, Tee
+from sealtrain.attest.tee import Tee, TeeDevice
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import ONE_SPELLING, Base64
 
@@ -55,7 +55,7 @@ TEE = Tee(
     evidence=SnpEvidence,
     rules=RULES,
     kinds=("snp-report",),
-    device=Device(
+    device=TeeDevice(
         path="dev/sev-guest",
         flag="sev_snp",
         reports=True,

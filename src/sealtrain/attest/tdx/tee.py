@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints
 
 from sealtrain.attest.statement import MAX_LOG_ENTRIES, MAX_QUOTE_BYTES, GuestEvidence, limit_base64
 from sealtrain.attest.tdx.policy import RULES
-from sealtrain.attest.tee import Device, Tee
+from sealtrain.attest.tee import Tee, TeeDevice
 from sealtrain.base.encoding import from_base64
 from sealtrain.base.models import ONE_SPELLING, Base64, StrictModel
 
@@ -47,7 +47,7 @@ TEE = Tee(
     evidence=TdxEvidence,
     rules=RULES,
     kinds=("tdx-quote",),
-    device=Device(
+    device=TeeDevice(
         path="dev/tdx_guest",
         flag="tdx_guest",
         reports=True,

@@ -63,7 +63,7 @@ from sealtrain.recipe.errors import ModelInvalid
 from sealtrain.training.errors import TrainingDiverged
 
 if TYPE_CHECKING:
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 Logs = Literal["none", "error-summary", "structured"]
 Done = TypeVar("Done")
@@ -130,7 +130,7 @@ class Named:
     public_model: bool = False
 
     @classmethod
-    def in_recipe(cls, recipe: Recipe) -> Self:
+    def in_recipe(cls, recipe: PhaseRecipe) -> Self:
         """Of a recipe."""
         rules = recipe.validation
         columns = {*recipe.columns.names, *(() if rules is None else rules.columns)}

@@ -67,7 +67,7 @@ def hush(tally: OutputTally, *, for_good: bool = False) -> Iterator[TextIO]:
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)
     os.close(nowhere)
-    sys.stdout, sys.stderr = _Sink(tally, "printed"), _Sink(tally, "printed")
+    sys.stdout, sys.stderr = _CountedLines(tally, "printed"), _CountedLines(tally, "printed")
     terminal = _text(os.dup(kept[1]))
     try:
         with _count_output(tally):
@@ -119,7 +119,7 @@ class _Counting(logging.Handler):
         self._tally.note(next(name for level, name in _LEVELS if record.levelno >= level))
 
 
-class _Sink(io.TextIOBase):
+class _CountedLines(io.TextIOBase):
     """A stream that counts lines and keeps none."""
 
     encoding = "utf-8"

@@ -12,7 +12,7 @@ from sealtrain.training.distributed.ranks import Company
 if TYPE_CHECKING:
     from sealtrain.errors import SealtrainError
     from sealtrain.guest.workload.channel import AskingEnd
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 
 class WorkloadCompany(Company, Protocol):
@@ -27,7 +27,7 @@ class WorkloadCompany(Company, Protocol):
 
 
 def company_of(
-    recipe: Recipe,
+    recipe: PhaseRecipe,
     *,
     first: int,
     ranks: int,

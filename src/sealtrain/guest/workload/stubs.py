@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.sandbox.output import OutputTally
     from sealtrain.guest.workload.messages import WorkloadQuestion
     from sealtrain.recipe.lock import Lock
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.recipe.terms import ReleasePolicy
     from sealtrain.sealing.datakey import DataKey
 
@@ -474,7 +474,7 @@ class WorkloadRun:
     """
 
     lock: Lock
-    recipe: Recipe
+    recipe: PhaseRecipe
     base: Path
     memory: Path
     manifest: Path

@@ -31,15 +31,15 @@ _COPY: Final = 1 << 20
 
 
 @dataclass(slots=True, kw_only=True)
-class _Node:
+class _PlacedInode:
     """A file, folder or link, and where its inode and blocks are."""
 
     entry: LayerEntry
     number: int = 0
     size: int = 0
     content: bytes | None = None
-    names: dict[bytes, _Node] = field(default_factory=dict)
-    above: _Node | None = None
+    names: dict[bytes, _PlacedInode] = field(default_factory=dict)
+    above: _PlacedInode | None = None
 
 
 def write_file_system(
@@ -73,15 +73,15 @@ def write_file_system(
         out.write(bytes(-node.size % BLOCK))
 
 
-def _tree(entries: Iterable[LayerEntry]) -> list[_Node]:
-    root = _Node(entry=LayerEntry(name="", kind="folder", mode=0o755))
+def _tree(entries: Iterable[LayerEntry]) -> list[_PlacedInode]:
+    root = _PlacedInode(entry=LayerEntry(name="", kind="folder", mode=0o755))
     found = {"": root}
     for entry in sorted(entries, key=lambda entry: entry.name.encode()):
         folder, _, name = entry.name.rpartition("/")
         above = found.get(folder)
         if above is None or above.entry.kind != "folder" or entry.name in found or not name:
             raise _refusal("an entry comes twice or without its folder", entry)
-        node = _Node(entry=entry, above=above)
+        node = _PlacedInode(entry=entry, above=above)
         found[entry.name] = above.names[name.encode()] = node
     nodes = list(found.values())
     for number, node in enumerate(nodes, _FIRST_INODE):
@@ -89,7 +89,7 @@ def _tree(entries: Iterable[LayerEntry]) -> list[_Node]:
     return nodes
 
 
-def _fill(node: _Node) -> None:
+def _fill(node: _PlacedInode) -> None:
     if node.entry.kind == "link":
         node.content = node.entry.target.encode()
     elif node.entry.kind == "folder":
@@ -99,11 +99,11 @@ def _fill(node: _Node) -> None:
         raise _refusal("a file has 4 GiB or more", node.entry)
 
 
-def _directory(node: _Node) -> Iterator[bytes]:
+def _directory(node: _PlacedInode) -> Iterator[bytes]:
     """Blocks of a folder: each has its entries in front and their names behind them, sorted."""
     above = node if node.above is None else node.above
     named = sorted({b".": node, b"..": above, **node.names}.items())
-    block: list[tuple[bytes, _Node]] = []
+    block: list[tuple[bytes, _PlacedInode]] = []
     used = 0
     for name, child in named:
         more = _DIRECTORY_ENTRY.size + len(name)
@@ -115,7 +115,7 @@ def _directory(node: _Node) -> Iterator[bytes]:
     yield _directory_block(block)
 
 
-def _directory_block(named: list[tuple[bytes, _Node]]) -> bytes:
+def _directory_block(named: list[tuple[bytes, _PlacedInode]]) -> bytes:
     at, heads = _DIRECTORY_ENTRY.size * len(named), []
     for name, child in named:
         heads.append(_DIRECTORY_ENTRY.pack(child.number, at, _KINDS[child.entry.kind][1], 0))
@@ -123,7 +123,7 @@ def _directory_block(named: list[tuple[bytes, _Node]]) -> bytes:
     return b"".join([*heads, *(name for name, _ in named)]).ljust(BLOCK, b"\0")
 
 
-def _inode(node: _Node, block: int) -> bytes:
+def _inode(node: _PlacedInode, block: int) -> bytes:
     folders = sum(child.entry.kind == "folder" for child in node.names.values())
     links = 2 + folders if node.entry.kind == "folder" else 1
     mode = _KINDS[node.entry.kind][0] | node.entry.mode
@@ -139,7 +139,7 @@ def _superblock(inodes: int, blocks: int) -> bytes:
     )  # fmt: skip
 
 
-def _copy(node: _Node, open_file: Callable[[LayerEntry], BinaryIO], out: BinaryIO) -> None:
+def _copy(node: _PlacedInode, open_file: Callable[[LayerEntry], BinaryIO], out: BinaryIO) -> None:
     left = node.size
     with open_file(node.entry) as source:
         while left and (part := source.read(min(left, _COPY))):

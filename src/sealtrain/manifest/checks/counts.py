@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sealtrain.consortium.datasets import DatasetManifest
     from sealtrain.manifest.checks.case import Case
     from sealtrain.recipe.lockfile import Lock
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 _PARTS: Final = ("whole", "truncated", "filtered", "empty")
 _HIDES: Final = ("patient_privacy", "sequence_privacy")
@@ -35,7 +35,7 @@ def counts_of(entries: Any) -> dict[str, Counts | None]:
     return found
 
 
-def counts_public(recipe: Recipe, records: int | None) -> bool:
+def counts_public(recipe: PhaseRecipe, records: int | None) -> bool:
     """Whether counts of a dataset may stand in the run log.
 
     Args:
@@ -87,7 +87,9 @@ def counts_true(case: Case, lock: Lock) -> str:
     return f"; {total - out:,} of {total:,} records trained"
 
 
-def require_true_counts(dataset: DatasetManifest, counts: Counts | None, recipe: Recipe) -> None:
+def require_true_counts(
+    dataset: DatasetManifest, counts: Counts | None, recipe: PhaseRecipe
+) -> None:
     """Refuse counts that no guest states of a training dataset.
 
     Args:

@@ -12,7 +12,7 @@ from sealtrain.recipe.fields import ColumnName, by_key, describe_keyword
 from sealtrain.recipe.images import Augmentation, Preparation
 from sealtrain.recipe.missing import MissingValues, find_gap_rule_fault, missing_field
 from sealtrain.recipe.modelspec import ModelFromConfig
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
 
 
@@ -62,7 +62,7 @@ class ClassifyArguments(TrainerArguments):
     max_length: Length = Field(default=512, description="Tokens of text read from one record.")
 
 
-class ClassifyRecipe(Labelled, Recipe):
+class ClassifyRecipe(Labelled, PhaseRecipe):
     """Training of a classifier on text, on images or on columns of numbers."""
 
     phase: Literal["classify"]

@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag
 
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import ColumnName, by_key
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain.recipe.trainers import TrainerArguments
 
 
@@ -50,7 +50,7 @@ class CptArguments(TrainerArguments):
     )
 
 
-class CptRecipe(Recipe):
+class CptRecipe(PhaseRecipe):
     """Continued pre-training of a causal language model."""
 
     phase: Literal["cpt"]

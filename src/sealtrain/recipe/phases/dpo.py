@@ -11,7 +11,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from sealtrain.recipe.columns import Columns, PreferenceColumns, tools_field
 from sealtrain.recipe.fields import ColumnName, by_key
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
 
 PairLoss = Literal[
@@ -162,7 +162,7 @@ def _method(value: Any) -> str:
     return "orpo" if loss == "orpo" else "dpo"
 
 
-class DpoRecipe(Recipe):
+class DpoRecipe(PhaseRecipe):
     """Learning from preferences without a reward model."""
 
     phase: Literal["dpo"]

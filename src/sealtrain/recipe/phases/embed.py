@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import ColumnName
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain.recipe.trainers import Batch, Length, TrainerArguments
 
 
@@ -52,7 +52,7 @@ class EmbedArguments(TrainerArguments):
         return self
 
 
-class EmbedRecipe(Recipe):
+class EmbedRecipe(PhaseRecipe):
     """Contrastive training of a text encoder."""
 
     phase: Literal["embed"]

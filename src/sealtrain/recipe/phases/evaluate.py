@@ -10,7 +10,7 @@ from sealtrain.recipe.columns import Labelled, label_count
 from sealtrain.recipe.fields import by_key
 from sealtrain.recipe.missing import MissingValues, find_gap_rule_fault, missing_field
 from sealtrain.recipe.phases.classify import ClassifyTabularColumns, ClassifyTextColumns
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
 
 EvaluateColumns = Annotated[
@@ -33,7 +33,7 @@ class EvaluateArguments(TrainerArguments):
         return self
 
 
-class EvaluateRecipe(Labelled, Recipe):
+class EvaluateRecipe(Labelled, PhaseRecipe):
     """Evaluation of a classifier in a clean room."""
 
     phase: Literal["evaluate"]

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from sealtrain.recipe.columns import PreferenceColumns
 from sealtrain.recipe.fields import Text
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
 
 
@@ -38,7 +38,7 @@ class RewardArguments(TrainerArguments):
         return self
 
 
-class RewardRecipe(Recipe):
+class RewardRecipe(PhaseRecipe):
     """Training of a reward model on pairs."""
 
     phase: Literal["reward"]

@@ -13,7 +13,7 @@ from sealtrain.base.models import StrictModel
 from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import ColumnName, by_key
 from sealtrain.recipe.modelspec import ModelFromFolder, SavedModel
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain.recipe.trainers import Batch, Length, Steps, TrainerArguments
 
 
@@ -168,7 +168,7 @@ class GrpoArguments(_GroupArguments):
     delta: float | None = Field(default=None, gt=1, le=1000)
 
 
-class RlhfRecipe(Recipe):
+class RlhfRecipe(PhaseRecipe):
     """Reinforcement learning of a causal language model on prompts."""
 
     phase: Literal["rlhf"]

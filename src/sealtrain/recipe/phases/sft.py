@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from sealtrain.recipe.audit import Audit
 from sealtrain.recipe.columns import Columns, tools_field
 from sealtrain.recipe.fields import ColumnName, Text, by_key
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
 
 
@@ -76,7 +76,7 @@ class SftArguments(TrainerArguments):
         return self
 
 
-class SftRecipe(Recipe):
+class SftRecipe(PhaseRecipe):
     """Supervised fine-tuning of a causal language model."""
 
     phase: Literal["sft"]

@@ -10,7 +10,7 @@ from sealtrain.recipe.columns import Columns
 from sealtrain.recipe.fields import ColumnName, by_key, describe_keyword
 from sealtrain.recipe.images import AnyPreparation, ImageAugmentation
 from sealtrain.recipe.modelspec import ModelFromConfig
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain.recipe.trainers import Length, TrainerArguments
 
 ARCHITECTURES: Final = {
@@ -69,7 +69,7 @@ class VlmArguments(TrainerArguments):
         return self
 
 
-class VlmRecipe(Recipe):
+class VlmRecipe(PhaseRecipe):
     """Training of a projector between a vision tower and a language model, and of these two."""
 
     phase: Literal["vlm"]

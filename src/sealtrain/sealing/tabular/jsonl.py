@@ -188,7 +188,7 @@ def parse_lines(block: bytes, schema: pa.Schema | None, *, unexpected: str) -> p
 
     if not block.isascii():
         block.decode()  # Arrow does not look whether text is UTF-8
-    lines = _Lines.of(block)
+    lines = _BlockLines.of(block)
     if _has_too_many_brackets(block, lines):
         raise pa.ArrowInvalid("too many brackets inside each other")
     table = _parse(block, schema, unexpected)
@@ -222,7 +222,7 @@ def _mend(table: pa.Table) -> pa.Table:
     return found
 
 
-class _Lines(NamedTuple):
+class _BlockLines(NamedTuple):
     """Lines of a block, counted by numpy: ``bytes.count`` takes a quarter of a parser's time.
 
     Attributes:
@@ -236,7 +236,7 @@ class _Lines(NamedTuple):
     opened: int
 
     @classmethod
-    def of(cls, block: bytes) -> _Lines:
+    def of(cls, block: bytes) -> _BlockLines:
         import numpy as np
 
         held = np.frombuffer(block.replace(b"\r\n", b"\n") if b"\r" in block else block, np.uint8)
@@ -253,7 +253,7 @@ class _Lines(NamedTuple):
         return cls(ends + 1, whole == ends, opened)
 
 
-def _has_too_many_brackets(block: bytes, lines: _Lines) -> bool:
+def _has_too_many_brackets(block: bytes, lines: _BlockLines) -> bool:
     """Whether brackets outside of texts are deeper in some line than any record that is sealed.
 
     Arrow reads on where a record goes over several lines; then the block is looked at as a whole.

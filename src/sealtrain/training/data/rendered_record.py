@@ -25,7 +25,7 @@ from sealtrain.training.data.conversations import check_template, check_tokenize
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
 
 Use = Literal["learned", "masked", "scored", "prompt", "read", "left-out"]
 """What a token is for: it carries a loss; it is context of one that does; it is part of a text
@@ -68,7 +68,7 @@ class Rendered:
             yield use, str(tokenizer.decode(ids, clean_up_tokenization_spaces=False))
 
 
-def explain_unrendered(recipe: Recipe) -> str | None:
+def explain_unrendered(recipe: PhaseRecipe) -> str | None:
     """Why records of a recipe are not shown as tokens; ``None`` where they are."""
     if recipe.phase not in _RENDERERS:
         return f"phase {recipe.phase} shows no records as tokens"
@@ -84,7 +84,7 @@ def explain_unrendered(recipe: Recipe) -> str | None:
 
 
 def render_record(
-    recipe: Recipe, tokenizer: PreTrainedTokenizerBase, record: Record
+    recipe: PhaseRecipe, tokenizer: PreTrainedTokenizerBase, record: Record
 ) -> list[Rendered]:
     """What a record becomes.
 
@@ -120,7 +120,7 @@ def render_record(
         ) from None
 
 
-def compares_only(recipe: Recipe) -> bool:
+def compares_only(recipe: PhaseRecipe) -> bool:
     """Whether a phase learns from the difference of two answers, and from nothing else."""
     return bool(getattr(recipe.trainer, "compares_only", False))
 

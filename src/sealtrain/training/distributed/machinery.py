@@ -13,7 +13,7 @@ from sealtrain.training.halfprecision import scale_gradients
 from sealtrain.training.models.weights import load_weights, trainable_state
 
 if TYPE_CHECKING:
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.training.distributed.shared_model import SharedModel
 
 
@@ -56,7 +56,7 @@ class Machinery(Protocol):
         """The trained model where it lies, in every rank; ``None`` where ranks have copies."""
 
 
-def machinery_of(recipe: Recipe) -> Machinery:
+def machinery_of(recipe: PhaseRecipe) -> Machinery:
     """The machinery of a recipe's backend."""
     half = getattr(recipe.trainer, "fp16", False)  # an evaluation has no precision
     if recipe.backend.name == "fsdp":

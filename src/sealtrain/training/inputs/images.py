@@ -21,13 +21,15 @@ from sealtrain.training.models.imagetext import ImageTextEncoder, name_image_tok
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
     from sealtrain.training.inputs.learnable import Judge, Part
 
 _KIND = "AutoModelForImageTextToText"
 
 
-def image_judge(recipe: Recipe, base: Path, tokenizer: PreTrainedTokenizerBase | None) -> Judge:
+def image_judge(
+    recipe: PhaseRecipe, base: Path, tokenizer: PreTrainedTokenizerBase | None
+) -> Judge:
     """The judge of the training records of a recipe of phase ``vlm``.
 
     Records have the names of the recipe's columns.

@@ -37,7 +37,7 @@ from sealtrain.training.data.template_check import WholeRendering
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
 
 Part = Literal["whole", "truncated", "filtered", "empty"]
 Record = Mapping[str, Any]
@@ -83,12 +83,12 @@ class RecordTally:
         return {"records": self.records, **asdict(self)}
 
 
-def counts_records(recipe: Recipe) -> bool:
+def counts_records(recipe: PhaseRecipe) -> bool:
     """Whether a recipe's records are counted: scripts read them as they like."""
     return recipe.phase != "evaluate" and not recipe.scripts
 
 
-def needs_texts(recipe: Recipe) -> bool:
+def needs_texts(recipe: PhaseRecipe) -> bool:
     """Whether records must be read to be counted; the others train whole."""
     return recipe.phase != "rlhf" and recipe.columns.kind not in ("image", "tabular")
 
@@ -115,7 +115,7 @@ def learns(labels: Sequence[int], lengths: Sequence[int] | None = None) -> bool:
     return any(label != _IGNORED and at not in starts for at, label in enumerate(labels))
 
 
-def judge_for(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None) -> Judge:
+def judge_for(recipe: PhaseRecipe, tokenizer: PreTrainedTokenizerBase | None) -> Judge:
     """The judge of a recipe's training records.
 
     Args:
@@ -132,7 +132,7 @@ def judge_for(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None) -> Judg
         return _of_tokens
     if tokenizer is None:
         raise ModelInvalid("the recipe names no tokenizer", check="tokenizer")
-    encode = _Encoder(tokenizer)
+    encode = _TextEncoder(tokenizer)
     trainer: Any = recipe.trainer
     if recipe.phase == "sft":
         return _Supervised(recipe, encode)
@@ -140,13 +140,13 @@ def judge_for(recipe: Recipe, tokenizer: PreTrainedTokenizerBase | None) -> Judg
         return _Texts(recipe, encode)
     if recipe.phase == "reward":
         end = trainer.eos_token
-        encode = encode if end is None else _Encoder(tokenizer, end)
+        encode = encode if end is None else _TextEncoder(tokenizer, end)
         return _Scored(encode, trainer.max_length, compares=compares_only(recipe))
     return _Answers(recipe, encode)
 
 
 def make_supervised_rows(
-    recipe: Recipe, tokenizer: PreTrainedTokenizerBase
+    recipe: PhaseRecipe, tokenizer: PreTrainedTokenizerBase
 ) -> Callable[[Sequence[Record]], list[Row]]:
     """What makes rows of phase ``sft`` of records, by the tokens that ``judge_for`` judges.
 
@@ -154,10 +154,10 @@ def make_supervised_rows(
         recipe: Of phase ``sft``, without packing.
         tokenizer: The recipe's.
     """
-    return _Supervised(recipe, _Encoder(tokenizer)).rows
+    return _Supervised(recipe, _TextEncoder(tokenizer)).rows
 
 
-class _Encoder:
+class _TextEncoder:
     """Texts and conversations as TRL turns them into tokens."""
 
     def __init__(self, tokenizer: Any, end: str | None = None) -> None:
@@ -235,10 +235,10 @@ class _Encoder:
 class _Supervised:
     """Phase ``sft``."""
 
-    def __init__(self, recipe: Any, encode: _Encoder) -> None:
+    def __init__(self, recipe: Any, encode: _TextEncoder) -> None:
         trainer = recipe.trainer
         end = trainer.eos_token
-        self._encode = encode if end is None else _Encoder(encode.tokenizer, end)
+        self._encode = encode if end is None else _TextEncoder(encode.tokenizer, end)
         self._kind = recipe.columns.kind
         self._most, self._from_end = trainer.max_length, trainer.truncation_mode == "keep_end"
         splits = trainer.packing and trainer.packing_strategy != "bfd"
@@ -326,7 +326,7 @@ class _Supervised:
 class _Texts:
     """Phases ``embed`` and ``classify``: texts that are read, and no token is predicted."""
 
-    def __init__(self, recipe: Any, encode: _Encoder) -> None:
+    def __init__(self, recipe: Any, encode: _TextEncoder) -> None:
         self._encode, self._most = encode, recipe.trainer.max_length
         self._names = text_fields(recipe)
 
@@ -346,7 +346,7 @@ class _Texts:
 class _Answers:
     """Phase ``dpo``: answers behind a prompt, which alone may fill the length."""
 
-    def __init__(self, recipe: Any, encode: _Encoder) -> None:
+    def __init__(self, recipe: Any, encode: _TextEncoder) -> None:
         self._encode, self._most = encode, recipe.trainer.max_length
         self._odds = recipe.trainer.kind == "orpo"
         self._compares = compares_only(recipe)
@@ -388,7 +388,7 @@ class _Answers:
 class _Scored:
     """Phase ``reward``, which leaves longer pairs out."""
 
-    def __init__(self, encode: _Encoder, most: int | None, *, compares: bool) -> None:
+    def __init__(self, encode: _TextEncoder, most: int | None, *, compares: bool) -> None:
         self._encode, self._most, self._compares = encode, most, compares
 
     def __call__(self, records: Sequence[Record]) -> list[Part]:
@@ -413,7 +413,7 @@ class _Scored:
         return "whole" if not self._compares or differs(rows[0], rows[1]) else "empty"
 
 
-def text_fields(recipe: Recipe) -> tuple[str, ...]:
+def text_fields(recipe: PhaseRecipe) -> tuple[str, ...]:
     """The recipe's fields of texts that an encoder reads whole."""
     columns: Any = recipe.columns
     fields = type(columns).model_fields

@@ -18,7 +18,7 @@ from sealtrain.training.inputs.learnable import learns, make_supervised_rows
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
 
 
 def with_learnable_rows(trainer: type[Any]) -> type[Any]:
@@ -54,7 +54,7 @@ def with_learnable_rows(trainer: type[Any]) -> type[Any]:
     return LearnableRowsTrainer
 
 
-def with_judged_rows(trainer: type[Any], recipe: Recipe) -> type[Any]:
+def with_judged_rows(trainer: type[Any], recipe: PhaseRecipe) -> type[Any]:
     """A subclass of Unsloth's trainer that is given tokens and makes none.
 
     Unsloth tokenizes every record by what it finds in the first one: whether that begins with the
@@ -83,7 +83,7 @@ def with_judged_rows(trainer: type[Any], recipe: Recipe) -> type[Any]:
     return JudgedRowsTrainer
 
 
-def judge_rows(dataset: Any, recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Any:
+def judge_rows(dataset: Any, recipe: PhaseRecipe, tokenizer: PreTrainedTokenizerBase) -> Any:
     """Rows of a dataset's records that have something to learn, by each record's own tokens.
 
     Args:

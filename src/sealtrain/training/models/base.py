@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from sealtrain.recipe.phases.rlhf import RewardModel
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
     from sealtrain.training.data.sources import SealedFolder
 
 _SPECIAL = ("<pad>", "<bos>", "<eos>")
@@ -50,7 +50,7 @@ def byte_tokenizer() -> PreTrainedTokenizerBase:
 
 
 def build_tokenizer(
-    recipe: Recipe | RewardModel, base_dir: Path, sealed: SealedFolder | None = None
+    recipe: PhaseRecipe | RewardModel, base_dir: Path, sealed: SealedFolder | None = None
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of a recipe, or of the reward model that it names.
 
@@ -81,7 +81,7 @@ def build_tokenizer(
     return _as_the_recipe_says(tokenizer, recipe)
 
 
-def desk_tokenizer(recipe: Recipe, base_dir: Path) -> PreTrainedTokenizerBase:
+def desk_tokenizer(recipe: PhaseRecipe, base_dir: Path) -> PreTrainedTokenizerBase:
     """As ``build_tokenizer``, without loading torch where the tokenizer's class is plain.
 
     Raises:
@@ -97,7 +97,7 @@ def desk_tokenizer(recipe: Recipe, base_dir: Path) -> PreTrainedTokenizerBase:
 
 
 def _as_the_recipe_says(
-    tokenizer: PreTrainedTokenizerBase, recipe: Recipe | RewardModel
+    tokenizer: PreTrainedTokenizerBase, recipe: PhaseRecipe | RewardModel
 ) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -128,7 +128,7 @@ def _open_from(kind: Any, base_dir: Path, path: str) -> PreTrainedTokenizerBase:
 
 
 def build_model(
-    recipe: Recipe,
+    recipe: PhaseRecipe,
     base_dir: Path,
     kind: str,
     sealed: SealedFolder | None = None,
@@ -211,7 +211,7 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
 
 
 def build_causal_model(
-    recipe: Recipe,
+    recipe: PhaseRecipe,
     base_dir: Path,
     tokenizer: PreTrainedTokenizerBase,
     sealed: SealedFolder | None = None,

@@ -29,7 +29,7 @@ from sealtrain.training.privacy.steps import record_losses
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.privacy.noise import NoiseSource
 
@@ -83,7 +83,9 @@ def _need_noise(noise: NoiseSource | None) -> NoiseSource:
     return noise
 
 
-def audit_figures(work: TrainingContext[Recipe], model: Any, tokenizer: Any) -> dict[str, float]:
+def audit_figures(
+    work: TrainingContext[PhaseRecipe], model: Any, tokenizer: Any
+) -> dict[str, float]:
     """The audit's metrics, by name.
 
     Args:
@@ -126,7 +128,7 @@ def exposures(recipe: Any, model: Any, tokenizer: Any, noise: NoiseSource) -> li
     return found
 
 
-def _membership(work: TrainingContext[Recipe], model: Any, tokenizer: Any) -> float:
+def _membership(work: TrainingContext[PhaseRecipe], model: Any, tokenizer: Any) -> float:
     from sklearn.metrics import roc_auc_score
 
     scores: list[float] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.training.errors import PrivacyBroken
 
 if TYPE_CHECKING:
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.sources import Source
 
@@ -16,7 +16,7 @@ CANARIES = "(guest)"
 """Owner of records that the guest made itself; no owner has such a name."""
 
 
-def privacy_record(work: TrainingContext[Recipe], steps: int) -> dict[str, Any]:
+def privacy_record(work: TrainingContext[PhaseRecipe], steps: int) -> dict[str, Any]:
     """The ``privacy`` section of the manifest (spec/run-manifest.md §2).
 
     Args:

@@ -38,7 +38,7 @@ from sealtrain.training.privacy.noise import round_to_grid
 from sealtrain.training.privacy.record import lot
 
 if TYPE_CHECKING:
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.data.sources import Source
     from sealtrain.training.privacy.accounting import Plan
@@ -48,7 +48,7 @@ _SOURCE = "sealtrain_source"
 
 
 def training_rows(
-    work: TrainingContext[Recipe], names: Mapping[str, str], *, numbered: bool = False
+    work: TrainingContext[PhaseRecipe], names: Mapping[str, str], *, numbered: bool = False
 ) -> Any:
     """Training rows as a ``datasets.IterableDataset``: endless and shuffled, or for DP each once.
 
@@ -80,7 +80,7 @@ def private_arguments(recipe: Any) -> dict[str, Any]:
     }
 
 
-def make_private(trainer: type[Any], work: TrainingContext[Recipe]) -> type[Any]:
+def make_private(trainer: type[Any], work: TrainingContext[PhaseRecipe]) -> type[Any]:
     """``trainer`` itself, or its private subclass where the recipe asks for DP-SGD.
 
     Args:

@@ -17,7 +17,7 @@ if not COLLECTING:
     from cut_world import cut_recipe
 
     from sealtrain.training.privacy.audit import InMemory
-    from sealtrain_together.cut.front import Reading
+    from sealtrain_together.cut.front import RecordEncoding
     from sealtrain_together.cut.sending import OwnDataset, records_of
 
 pytestmark = [pytest.mark.claim("C616"), pytest.mark.usefixtures("one_thread")]
@@ -34,7 +34,9 @@ def read(
 ) -> Any:
     values = {"owner": "hospital-a", "name": "visits", "records": len(records)} | stated
     found: Any = SimpleNamespace(role=role, manifest=SimpleNamespace(**values), envelope={})
-    return OwnDataset.read(found, pa.Table.from_pylist(records), recipe, Reading.of(recipe, Path()))
+    return OwnDataset.read(
+        found, pa.Table.from_pylist(records), recipe, RecordEncoding.of(recipe, Path())
+    )
 
 
 def public(phase: str, **changed: Any) -> Any:
@@ -49,7 +51,7 @@ def test_what_is_sent_has_a_token_to_learn_and_what_is_left_out_has_none() -> No
     own = read(recipe, records)
     assert own.records.to_pylist() == [FIT, CUT_OFF, LAST]
     assert own.counts == {"records": 5, "whole": 1, "truncated": 2, "filtered": 0, "empty": 2}
-    encode = Reading.of(recipe, Path()).encode
+    encode = RecordEncoding.of(recipe, Path()).encode
     learned = [int((encode([record])["labels"][0, 1:] != -100).sum()) for record in records]
     assert [count > 0 for count in learned] == [True, False, True, True, False]
 

@@ -30,7 +30,7 @@ from federated_world import (
 from sealtrain.recipe.collaborations.strategies import FedAdam, FedAvg, StrategySettings
 from sealtrain_together.federated.engine import FlowerStrategy
 from sealtrain_together.federated.messages import Asked
-from sealtrain_together.federated.node_conversation import Answered, Came, News, PartyGone, Seat
+from sealtrain_together.federated.node_conversation import Answered, Came, News, NodeSeat, PartyGone
 
 pytestmark = pytest.mark.flower
 
@@ -51,10 +51,10 @@ if not COLLECTING:
 
         def __init__(self, world: FederatedWorld, parties: int) -> None:
             self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
-            self._here: dict[int, Seat] = {}
+            self._here: dict[int, NodeSeat] = {}
             self.looked = 0
             for node in range(1, parties + 1):
-                seat = Seat(
+                seat = NodeSeat(
                     lambda data, seconds, node=node: world.carrier.exchange(  # type: ignore[misc]
                         node, data, seconds=seconds
                     ),

@@ -14,7 +14,7 @@ from collecting import COLLECTING
 from sealtrain.errors import UsageError
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain_together.travelling.bounds import PrivateSteps, bound_moves, epsilon_spent
-from sealtrain_together.travelling.program import Program, ProgramSettings
+from sealtrain_together.travelling.program import ProgramSettings, TravellingModel
 from sharing.training import turns
 
 if not COLLECTING:
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.claim("C81")
 PRIVACY = SequencePrivacy(noise_multiplier=1.0, max_sequence_norm=0.5, delta=1e-5)
 
 
-def program(random: Any = bytes, **changed: Any) -> Program:
-    return Program(ProgramSettings(**(PROGRAM.model_dump() | changed)), random=random)
+def program(random: Any = bytes, **changed: Any) -> TravellingModel:
+    return TravellingModel(ProgramSettings(**(PROGRAM.model_dump() | changed)), random=random)
 
 
 def rows_of(tokens: Any) -> torch.Tensor:
@@ -47,7 +47,7 @@ def gradient_of(model: Any) -> torch.Tensor:
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
-def weights(one: Program) -> torch.Tensor:
+def weights(one: TravellingModel) -> torch.Tensor:
     return torch.cat([each.detach().flatten().clone() for each in one.model.parameters()])
 
 
@@ -241,7 +241,7 @@ def test_weights_that_are_no_numbers_go_back() -> None:
 def test_a_state_under_bounds_goes_on_elsewhere() -> None:
     first = program(max_update_norm=2.0)
     first.train(memoryview(Held(1, 32).data))
-    second = Program(first.settings, first.state())
+    second = TravellingModel(first.settings, first.state())
     for item in (first, second):
         item.train(memoryview(Held(2, 64).data))
     assert first.digest() == second.digest()

@@ -17,8 +17,14 @@ from sealtrain.manifest.checks.collaborations.travelling import TravellingTerms,
 from sealtrain.recipe.privacy import SequencePrivacy
 from sealtrain.signing.runlog import RunLog
 from sealtrain_together.travelling.history import rotation_after, spend_of
-from sealtrain_together.travelling.program import Program
-from sealtrain_together.travelling.schedule import HolderPlan, Places, Plan, Rotation, Trip
+from sealtrain_together.travelling.program import TravellingModel
+from sealtrain_together.travelling.schedule import (
+    ChunkPlaces,
+    HolderPlan,
+    TravelPlan,
+    Trip,
+    TripRotation,
+)
 
 if not COLLECTING:
     import numpy as np
@@ -32,7 +38,7 @@ SEQUENCE = 32
 
 
 def test_a_place_that_no_trip_follows_is_given_back() -> None:
-    places = Places(["a", "b"])
+    places = ChunkPlaces(["a", "b"])
     assert [places.lend("a", 4), places.lend("b", 4), places.lend("a", 4)] == [0, 0, 4]
     places.refuse("a", 4, 4)
     assert places.lend("a", 2) == 4
@@ -40,7 +46,7 @@ def test_a_place_that_no_trip_follows_is_given_back() -> None:
 
 
 def test_a_place_that_a_later_trip_follows_is_used_up() -> None:
-    places = Places(["a"])
+    places = ChunkPlaces(["a"])
     places.lend("a", 4)
     places.lend("a", 4)
     places.refuse("a", 0, 4)
@@ -49,7 +55,7 @@ def test_a_place_that_a_later_trip_follows_is_used_up() -> None:
 
 
 def test_places_are_given_back_one_after_the_other_from_the_last_one_on() -> None:
-    places = Places(["a"])
+    places = ChunkPlaces(["a"])
     for _ in range(3):
         places.lend("a", 4)
     places.refuse("a", 8, 4)
@@ -61,9 +67,9 @@ def test_places_are_given_back_one_after_the_other_from_the_last_one_on() -> Non
 class Played:
     """An orchestrator's order of events: one trip is filled while the one before it is at work."""
 
-    plan: Plan
+    plan: TravelPlan
     log: RunLog
-    rotation: Rotation
+    rotation: TripRotation
     running: Trip | None = None
     trained: list[tuple[str, int, int]] = field(default_factory=list)
 
@@ -108,7 +114,7 @@ def test_no_byte_is_in_two_trained_trips_in_any_order_of_events(data: st.DataObj
     tokens = {name: data.draw(st.integers(1, 900), label=name) for name in names}
     limits = {name: data.draw(st.integers(1, 900)) for name in names}
     most = data.draw(st.none() | st.integers(1, 20))
-    plan = Plan(
+    plan = TravelPlan(
         program=PROGRAM,
         holders=tuple(
             HolderPlan(name=name, tokens=tokens[name], max_tokens=limits[name]) for name in names
@@ -117,7 +123,7 @@ def test_no_byte_is_in_two_trained_trips_in_any_order_of_events(data: st.DataObj
         seal_every=1,
         max_steps=most,
     )
-    played = Played(plan, RunLog(RUN_ID), Rotation(plan))
+    played = Played(plan, RunLog(RUN_ID), TripRotation(plan))
 
     def decide(_what: str) -> bool:
         return data.draw(st.integers(0, 3)) > 0
@@ -144,18 +150,18 @@ def test_no_byte_is_in_two_trained_trips_in_any_order_of_events(data: st.DataObj
 
 def private_world_run(
     world: TravelWorld, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, **changed: Any
-) -> tuple[Counter[bytes], RunLog, list[tuple[str, int]], Plan]:
+) -> tuple[Counter[bytes], RunLog, list[tuple[str, int]], TravelPlan]:
     """A run that hides sequences; how often each was trained on, and what holders were asked."""
     trained: list[bytes] = []
-    train = Program.train
+    train = TravellingModel.train
 
-    def watched(self: Program, part: memoryview) -> tuple[int, float]:
+    def watched(self: TravellingModel, part: memoryview) -> tuple[int, float]:
         done = train(self, part)
         if any(part):  # all zeros are the rehearsal's
             trained.append(bytes(part))
         return done
 
-    monkeypatch.setattr(Program, "train", watched)
+    monkeypatch.setattr(TravellingModel, "train", watched)
     asked: list[tuple[str, int]] = []
     for name in HOLDERS:
         if name not in names:

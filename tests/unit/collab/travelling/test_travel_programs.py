@@ -11,8 +11,8 @@ from variants import variants
 
 from sealtrain.errors import DataInvalid
 from sealtrain.recipe.errors import ModelInvalid
-from sealtrain_together.travelling.program import Program, ProgramSettings
-from sealtrain_together.travelling.schedule import HolderPlan, Plan, Rotation
+from sealtrain_together.travelling.program import ProgramSettings, TravellingModel
+from sealtrain_together.travelling.schedule import HolderPlan, TravelPlan, TripRotation
 
 if not COLLECTING:
     from travel_world import HOLDERS, PROGRAM, Tokens, TravelWorld, travel_world
@@ -29,17 +29,19 @@ def _settings(changes: dict[str, Any]) -> ProgramSettings:
     return ProgramSettings.from_dict(PROGRAM.to_dict() | changes)
 
 
-def _plan(program: ProgramSettings, world: TravelWorld) -> Plan:
+def _plan(program: ProgramSettings, world: TravelWorld) -> TravelPlan:
     width = program.token_bytes
     holders = tuple(
         HolderPlan(name=name, tokens=world.tokens[name].size // width, max_tokens=1 << 30)
         for name in HOLDERS
     )
-    return Plan(program=program, holders=holders, buffer_bytes=world.buffer_bytes, seal_every=2)
+    return TravelPlan(
+        program=program, holders=holders, buffer_bytes=world.buffer_bytes, seal_every=2
+    )
 
 
-def _in_one_place(plan: Plan, tokens: dict[str, Tokens]) -> bytes:
-    program, rotation, half = Program(plan.program), Rotation(plan), 0
+def _in_one_place(plan: TravelPlan, tokens: dict[str, Tokens]) -> bytes:
+    program, rotation, half = TravellingModel(plan.program), TripRotation(plan), 0
     while (trip := rotation.next(half)) is not None:
         chunk = tokens[trip.holder].data[trip.offset : trip.offset + trip.size]
         program.train(memoryview(chunk))
@@ -69,11 +71,11 @@ def test_a_wide_token_beyond_the_vocabulary_is_refused() -> None:
     program = _settings(WIDE)
     tokens = np.full(program.step_bytes // 4, 70_000, dtype="<u4").tobytes()
     with pytest.raises(DataInvalid):
-        Program(program).train(memoryview(tokens))
+        TravellingModel(program).train(memoryview(tokens))
 
 
 @pytest.mark.claim("C247")
 def test_a_state_of_another_type_is_no_state_of_this_program() -> None:
-    other = Program(_settings({"dtype": "bfloat16"}))
+    other = TravellingModel(_settings({"dtype": "bfloat16"}))
     with pytest.raises(ModelInvalid):
-        Program(_settings({}), other.state())
+        TravellingModel(_settings({}), other.state())

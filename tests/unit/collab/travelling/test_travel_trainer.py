@@ -30,7 +30,7 @@ from sealtrain_together.travelling.guest.held_rows import HeldRows
 from sealtrain_together.travelling.measurement import StateMeter, fingerprint_of_bytes
 from sealtrain_together.travelling.programs import build_program, parse_settings, settings_of
 from sealtrain_together.travelling.rows import IGNORED, read_rows, write_row
-from sealtrain_together.travelling.schedule import HolderPlan, Plan, Rotation
+from sealtrain_together.travelling.schedule import HolderPlan, TravelPlan, TripRotation
 from sealtrain_together.travelling.trainer_program import TrainerProgram, TrainerSettings, Training
 
 if not COLLECTING:
@@ -165,9 +165,9 @@ def test_one_holders_run_is_the_training_of_the_recipe(
     assert ours == theirs
 
 
-def plan_of(recipe: Any, held: dict[str, Rows]) -> Plan:
+def plan_of(recipe: Any, held: dict[str, Rows]) -> TravelPlan:
     settings = settings_of(recipe, DEVICE)
-    return Plan(
+    return TravelPlan(
         program=settings,
         holders=tuple(
             HolderPlan(name=name, tokens=rows.size // 4, max_tokens=1 << 30)
@@ -179,9 +179,9 @@ def plan_of(recipe: Any, held: dict[str, Rows]) -> Plan:
     )
 
 
-def in_one_place(recipe: Any, base: Path, plan: Plan, held: dict[str, Rows]) -> bytes:
+def in_one_place(recipe: Any, base: Path, plan: TravelPlan, held: dict[str, Rows]) -> bytes:
     """The state after the rows of all trips, given to one training at once."""
-    rotation, half, rows = Rotation(plan), 0, bytearray()
+    rotation, half, rows = TripRotation(plan), 0, bytearray()
     while (trip := rotation.next(half)) is not None:
         chunk = memoryview(bytearray(trip.size))
         assert held[trip.holder].read_into(trip.offset, chunk) == trip.size

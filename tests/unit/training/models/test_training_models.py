@@ -11,7 +11,7 @@ from ranks_world import JUDGE, write_judge
 from training_world import LLAMA, LORA, classify, sft
 
 from sealtrain.recipe.errors import ModelInvalid
-from sealtrain.recipe.schema import Recipe
+from sealtrain.recipe.schema import PhaseRecipe
 from sealtrain.training.model_files import model_files
 from sealtrain.training.models.adapters import adapter_config
 from sealtrain.training.models.base import (
@@ -26,7 +26,7 @@ if not COLLECTING:
     import torch
 
 
-def built(recipe: Recipe, base_dir: Path = Path()) -> Any:
+def built(recipe: PhaseRecipe, base_dir: Path = Path()) -> Any:
     return build_model(recipe, base_dir, "AutoModelForCausalLM")
 
 

@@ -230,11 +230,11 @@ def _client(
     note: Note,
 ) -> Client:
     from sealtrain.training.inputs.learnable import counts_records
-    from sealtrain_together.cut.front import Reading, expect_messages
+    from sealtrain_together.cut.front import RecordEncoding, expect_messages
     from sealtrain_together.cut.sending import Client, OwnDataset
 
     found = find_datasets(how.data, lock.recipe, how.consortium, owner=how.me.public.name)
-    reading = Reading.of(lock.recipe, taken.path / BASE)
+    reading = RecordEncoding.of(lock.recipe, taken.path / BASE)
     front = reading.front
     vocabulary = int(front.base.get_input_embeddings().weight.shape[0])
     expected = expect_messages(lock.recipe, width=front.width, vocabulary=vocabulary)

@@ -123,7 +123,7 @@ def _serve_clients(
     with ExitStack() as stack:
         stack.callback(run.close)
         save_run(run.settings, run.run_id)
-        work = _Work(run, of_kind(run.recipe, Cut), wait=wait, patience=patience)
+        work = _ServeWork(run, of_kind(run.recipe, Cut), wait=wait, patience=patience)
         ready(write_host_and_port(*listener.getsockname()[:2]))
         return run_secluded(
             run,
@@ -131,7 +131,7 @@ def _serve_clients(
         )
 
 
-class _Work:
+class _ServeWork:
     """What is done while owners may be connected."""
 
     def __init__(self, run: LeadRun, how: Cut, *, wait: float, patience: float) -> None:

@@ -33,7 +33,7 @@ from sealtrain_together.federated.messages import (
 from sealtrain_together.federated.party_server import PartyService
 from sealtrain_together.federated.states import SHARE_PURPOSE
 from sealtrain_together.pads.guest.protected_model import OutsideProducts, ReachedMachines
-from sealtrain_together.parties.party import Part, PartyRun
+from sealtrain_together.parties.party import Participation, PartyRun
 
 if TYPE_CHECKING:
     from sealtrain.guest.settings import RunSettings
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 def join(
     settings: RunSettings,
-    part: Part,
+    part: Participation,
     relay: Path,
     around: Surroundings,
     *,

@@ -25,7 +25,7 @@ from sealtrain_together.federated.carrier import Carrier
 from sealtrain_together.federated.federation import Federation, Merged, Rounds
 from sealtrain_together.federated.guest.merging import merging_of
 from sealtrain_together.federated.guest.terms import conversation_of, terms_of
-from sealtrain_together.federated.states import LeadStates, Standing, present_after
+from sealtrain_together.federated.states import FederationStanding, LeadStates, present_after
 from sealtrain_together.parties.joint import close_joint
 from sealtrain_together.parties.lead import LeadRun
 
@@ -181,7 +181,9 @@ class _LeadWork:
         reports = [report for _party, report in sorted(merged.reports.items())]
         return close_joint(run, self._train(learner, merged), reports)
 
-    def _take_up(self, journal: dict[str, Any], sealed: SealedState, standing: Standing) -> None:
+    def _take_up(
+        self, journal: dict[str, Any], sealed: SealedState, standing: FederationStanding
+    ) -> None:
         """Go on with the journal of a lead that ended; its parties were lost with it."""
         run = self._run
         run.take_up(journal)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.collaborations.federated import Federated
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_together.federated.messages import PURPOSE
 
@@ -24,9 +24,9 @@ def terms_of(guest: AttestedGuest) -> Federated:
     return of_kind(guest.recipe, Federated)
 
 
-def conversation_of(guest: AttestedGuest, run_id: str) -> Conversation:
+def conversation_of(guest: AttestedGuest, run_id: str) -> ChannelTerms:
     """How a guest of the run proves itself to another, and whom it accepts."""
-    return Conversation(
+    return ChannelTerms(
         purpose=PURPOSE,
         context={"run_id": run_id},
         proof=ProveGuest.of(guest),

@@ -17,7 +17,7 @@ from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.guest.helper_machines import place_of
 from sealtrain.manifest.checks.collaborations.padfacts import PadsBegun, PadsSpent, layer_counts
 from sealtrain.recipe.collaborations.pads import ProductSettings, product_settings
-from sealtrain.recipe.recipe import Recipe
+from sealtrain.recipe.recipe import PhaseRecipe
 from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_together.pads.connections import SECONDS, conversation
 
@@ -120,7 +120,7 @@ class OutsideProducts:
         machines: That make them.
     """
 
-    def __init__(self, recipe: Recipe, machines: Machines) -> None:
+    def __init__(self, recipe: PhaseRecipe, machines: Machines) -> None:
         self._recipe, self._machines = recipe, machines
         self._how: ProductSettings = product_settings(recipe)
         self._stack = ExitStack()
@@ -219,7 +219,7 @@ class OutsideProducts:
         return dealer
 
 
-def _pool(path: Path, recipe: Recipe, *, room: int) -> OwnPool:
+def _pool(path: Path, recipe: PhaseRecipe, *, room: int) -> OwnPool:
     """A pool for some steps at a time, filled anew by the guest whenever it is used up."""
     from sealtrain_together.pads.exact_products import backend
     from sealtrain_together.pads.pool import OwnPool

@@ -19,7 +19,7 @@ from sealtrain.recipe.terms import expect_data
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sealtrain.recipe.recipe import Recipe
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.sealing.tabular.conversion import Conversion
     from sealtrain.training.data.sources import Source
     from sealtrain.training.models.standins import StandIns
@@ -54,7 +54,7 @@ class Trial:
 
 
 def try_pads(
-    recipe: Recipe, base: Path, data: Mapping[str, Path], say: Callable[[str], None]
+    recipe: PhaseRecipe, base: Path, data: Mapping[str, Path], say: Callable[[str], None]
 ) -> Trial:
     """Train twice on records in the clear. Nothing is kept.
 
@@ -116,7 +116,7 @@ class _Exact:
 
 
 def _history(
-    recipe: Recipe, base: Path, data: Mapping[str, Path], standins: StandIns
+    recipe: PhaseRecipe, base: Path, data: Mapping[str, Path], standins: StandIns
 ) -> list[dict[str, Any]]:
     from sealtrain.training.run import Inputs, Reporting, train
 
@@ -139,7 +139,7 @@ def _history(
     return told
 
 
-def plain_source(recipe: Recipe, dataset: Any, path: Path) -> Source:
+def plain_source(recipe: PhaseRecipe, dataset: Any, path: Path) -> Source:
     """One of a recipe's datasets from records in the clear, in the batches that a seal makes.
 
     Args:

@@ -28,7 +28,7 @@ from sealtrain.guest.workload.messages import (
 )
 from sealtrain.training.errors import RankLost
 from sealtrain_together.channel.channel import go_on
-from sealtrain_together.channel.handshake import Keys
+from sealtrain_together.channel.handshake import ChannelKeys
 from sealtrain_together.channel.proofs import Peer
 from sealtrain_together.channel.streams import prepare
 from sealtrain_together.pads.connections import SECONDS
@@ -78,7 +78,7 @@ class PassedMachines:
             Secret(from_base64(fields[name], length=_KEY_BYTES))
             for name in ("initiator", "responder", "export")
         )
-        keys = Keys(
+        keys = ChannelKeys(
             initiator=initiator,
             responder=responder,
             export=export,

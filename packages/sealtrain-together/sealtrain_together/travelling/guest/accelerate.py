@@ -13,7 +13,7 @@ from sealtrain.base.hostport import write_host_and_port
 from sealtrain.guest.guest import AttestedGuest, Surroundings, run_secluded
 from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.collaborations.travelling import Travelling, program_of
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.ports import bind
 from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
 from sealtrain_together.travelling.accelerator import CONTROL_PURPOSE, LentAccelerator
@@ -78,7 +78,7 @@ def accelerate(
         program=program_of(guest.recipe),
         training=Training(recipe=guest.recipe, base_dir=guest.base),
     )
-    talk = Conversation(
+    talk = ChannelTerms(
         purpose=CONTROL_PURPOSE,
         context=None,
         proof=ProveGuest.of(guest),

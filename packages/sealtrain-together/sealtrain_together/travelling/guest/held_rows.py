@@ -19,7 +19,7 @@ from sealtrain_together.travelling.rows import MAX_TOKEN, write_row
 from sealtrain_together.travelling.trainer_program import TrainerSettings, training_context
 
 if TYPE_CHECKING:
-    from sealtrain.recipe.schema import Recipe
+    from sealtrain.recipe.schema import PhaseRecipe
     from sealtrain.training.context import BuiltModel, TrainingContext
     from sealtrain.training.data.sources import Source
 
@@ -39,7 +39,7 @@ class HeldRows:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: PhaseRecipe,
         base_dir: Path,
         sources: Sequence[Source],
         permit: Callable[[], None],
@@ -103,7 +103,7 @@ class HeldRows:
         yield from rows
 
 
-def _tokenizer(work: TrainingContext[Recipe]) -> Any:
+def _tokenizer(work: TrainingContext[PhaseRecipe]) -> Any:
     from sealtrain.training.models.base import build_tokenizer
 
     if work.recipe.model.tokenizer is None:
@@ -111,7 +111,7 @@ def _tokenizer(work: TrainingContext[Recipe]) -> Any:
     return build_tokenizer(work.recipe, work.base_dir)
 
 
-def _stand_in(work: TrainingContext[Recipe]) -> BuiltModel:
+def _stand_in(work: TrainingContext[PhaseRecipe]) -> BuiltModel:
     """The smallest model that the phase's trainer takes beside the recipe's tokenizer."""
     from transformers import GPT2Config, GPT2LMHeadModel
 

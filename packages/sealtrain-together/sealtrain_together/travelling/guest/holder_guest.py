@@ -24,10 +24,10 @@ from sealtrain.recipe.collaboration import of_kind
 from sealtrain.recipe.collaborations.travelling import Travelling, program_of, width_of
 from sealtrain.training.errors import ChannelRefused, PeerUnreachable
 from sealtrain_together.channel.channel import accept
-from sealtrain_together.channel.handshake import Conversation
+from sealtrain_together.channel.handshake import ChannelTerms
 from sealtrain_together.channel.ports import Caller, bind, first_proven, listening
 from sealtrain_together.channel.proofs import AcceptGuest, ProveGuest
-from sealtrain_together.parties.party import Part, PartyRun
+from sealtrain_together.parties.party import Participation, PartyRun
 from sealtrain_together.travelling.guest.held_rows import HeldRows
 from sealtrain_together.travelling.guest.tokens import HeldTokens
 from sealtrain_together.travelling.holder import HOLDER_PURPOSE, Holder
@@ -116,7 +116,7 @@ def hold(
     with ExitStack() as stack:
         listener = stack.enter_context(bind(how.listen, what="orchestrators"))
         ready(write_host_and_port(*listener.getsockname()[:2]))
-        talk = Conversation(
+        talk = ChannelTerms(
             purpose=HOLDER_PURPOSE,
             context=None,
             proof=ProveGuest.of(guest),
@@ -125,7 +125,7 @@ def hold(
         )
         channel, run_id = _first(listener, talk, party, how)
         stack.enter_context(channel)
-        part = Part(party=party, run_id=run_id, resume=how.resume)
+        part = Participation(party=party, run_id=run_id, resume=how.resume)
         run = PartyRun.begin(settings, part, around)
         stack.callback(run.close)
         work = _HolderWork(run, how, talk)
@@ -181,7 +181,7 @@ def _owner_of(guest: AttestedGuest, party: str) -> None:
 
 
 def _first(
-    listener: socket.socket, talk: Conversation, party: str, how: Holding
+    listener: socket.socket, talk: ChannelTerms, party: str, how: Holding
 ) -> tuple[AttestedChannel, str]:
     """The channel to the first orchestrator that proves itself, and its run."""
     refused: list[SealtrainError] = []
@@ -233,7 +233,7 @@ def _run_of(channel: AttestedChannel, party: str) -> str:
 class _HolderWork:
     """What is done while the process holds keys."""
 
-    def __init__(self, run: PartyRun, how: Holding, talk: Conversation) -> None:
+    def __init__(self, run: PartyRun, how: Holding, talk: ChannelTerms) -> None:
         travelling = of_kind(run.recipe, Travelling)
         self._run = run
         self._how = how

@@ -36,7 +36,7 @@ from sealtrain_together.travelling.history import first_open
 from sealtrain_together.travelling.orchestrator import Hooks, Orchestrator, TravelLog
 from sealtrain_together.travelling.parties import Parties, join_holder
 from sealtrain_together.travelling.programs import AnySettings, build_program, settings_of
-from sealtrain_together.travelling.schedule import HolderPlan, Plan
+from sealtrain_together.travelling.schedule import HolderPlan, TravelPlan
 from sealtrain_together.travelling.standby import STANDBY_PURPOSE, Standby, TakenOver
 from sealtrain_together.travelling.trainer_program import Training
 
@@ -145,7 +145,7 @@ def orchestrate(
 
 
 @dataclass(slots=True)
-class _Told:
+class _ReleasedProgress:
     """What leaves while it trains: losses as the release policy says, and a bar."""
 
     gate: MetricGate
@@ -225,10 +225,10 @@ class _OrchestratorWork:
                     self._ask_all(orchestrator, lambda _name, lane: lane.finish())
             return outcome
 
-    def _plan(self, sizes: Mapping[str, int]) -> Plan:
+    def _plan(self, sizes: Mapping[str, int]) -> TravelPlan:
         travelling, recipe = self._travelling, self._lead.recipe
         program = settings_of(recipe, self._how.device)
-        return Plan(
+        return TravelPlan(
             program=program,
             holders=tuple(
                 HolderPlan(
@@ -243,7 +243,7 @@ class _OrchestratorWork:
             max_steps=recipe.trainer.max_steps,
         )
 
-    def _take_up(self, taken: TakenOver | None, plan: Plan) -> bytes:
+    def _take_up(self, taken: TakenOver | None, plan: TravelPlan) -> bytes:
         """The model state to go on from; the lead goes on with the journal beside it.
 
         An orchestrator that died before it sealed a state leaves none: the run begins anew, and
@@ -263,17 +263,23 @@ class _OrchestratorWork:
         self._lead.record_resume(taken.counter, steps, taken.root)
         return taken.state
 
-    def _telling(self, plan: Plan, bar: Bar) -> _Told:
+    def _telling(self, plan: TravelPlan, bar: Bar) -> _ReleasedProgress:
         lead = self._lead
         gate = MetricGate(lead.recipe.release_policy, lead.keep_metrics, bar.take_metrics)
         step_bytes = plan.program.step_bytes
         steps = _steps(lead.journal.log, plan.program)
         bar.step(steps, {})
         silent = plan.program.privacy is not None
-        return _Told(gate=gate, bar=bar, step_bytes=step_bytes, silent=silent, steps=steps)
+        return _ReleasedProgress(
+            gate=gate, bar=bar, step_bytes=step_bytes, silent=silent, steps=steps
+        )
 
     def _orchestrator(
-        self, plan: Plan, lanes: dict[str, HolderLane], states: Standby, told: _Told
+        self,
+        plan: TravelPlan,
+        lanes: dict[str, HolderLane],
+        states: Standby,
+        told: _ReleasedProgress,
     ) -> Orchestrator:
         lead = self._lead
 
@@ -312,7 +318,7 @@ class _OrchestratorWork:
             except SealtrainError as error:
                 self._lead.tally.note(f"holder.{error.code}")
 
-    def _train(self, orchestrator: Orchestrator, state: bytes, told: _Told) -> Trained:
+    def _train(self, orchestrator: Orchestrator, state: bytes, told: _ReleasedProgress) -> Trained:
         """The model, if it is the one that was measured after the last trip."""
         # ``run`` compared it with the last measurement.
         settings = orchestrator.plan.program.model_copy(update={"device": "cpu"})
