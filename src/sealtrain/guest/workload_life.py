@@ -13,7 +13,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack, chdir, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
@@ -352,13 +352,16 @@ class _Rank:
         )
 
     def work(self, run: WorkloadRun) -> None:
-        """Run the recipe's script or phase. Relative names that it writes to lie in memory."""
-        with chdir(self.room.scratch.folder):
-            if run.recipe.scripts:
-                from sealtrain.guest.script import run_script
+        """Run the recipe's script or phase. Relative names that it writes to lie in memory.
 
-                run_script(run)
-            else:
-                from sealtrain.guest.phase import run_phase
+        The folder before it may be its keeper's alone, so this process does not go back there.
+        """
+        os.chdir(self.room.scratch.folder)
+        if run.recipe.scripts:
+            from sealtrain.guest.script import run_script
 
-                run_phase(run)
+            run_script(run)
+        else:
+            from sealtrain.guest.phase import run_phase
+
+            run_phase(run)
