@@ -17,6 +17,8 @@ import signal
 import socket
 import stat
 import struct
+import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -24,9 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from other_user import show_python
 from polling import wait_until
+from world import RECIPE
 
 from sealtrain.base.privatefolder import PrivateFolder
+from sealtrain.base.yamltext import yaml_text
 from sealtrain.errors import UsageError
 from sealtrain.guest.boot.decisions import COMMAND_USER, SCRIPT_USER
 from sealtrain.guest.boot.second import start
@@ -39,12 +44,39 @@ from sealtrain.guest.sandbox.users import (
     give_up_capabilities,
     workload_user,
 )
-from sealtrain.guest.workload.channel import ChannelEnds
+from sealtrain.guest.workload.channel import ChannelEnds, Reply, answer_all
 from sealtrain.guest.workload.fork import WorkloadProcess
+from sealtrain.guest.workload.memory import SharedMemory
+from sealtrain.guest.workload.messages import WorkloadQuestion
+from sealtrain.guest.workload_life import Workload
+from sealtrain.recipe.installation import measure_installation
+from sealtrain.recipe.kinds import workload_distributions
+from sealtrain.recipe.lock import lock_recipe
+from sealtrain.recipe.schema import load_recipe
 
 pytestmark = pytest.mark.claim("C710")
 _SECONDS = 20
+_LIFE_SECONDS = 200
+"""A workload loads the training libraries, also on a machine that does much else."""
 _ATTACH, _READ_MEMORY = 16, 310
+
+SCRIPT = """
+import os
+from pathlib import Path
+
+import sealtrain
+
+keeper = Path(KEEPER)
+assert (os.getuid(), os.getgid(), os.getgroups()) == (65531, 65531, [])
+assert Path.cwd().parent == Path("/dev/shm")
+Path("note").write_text("a relative name")
+try:
+    os.chdir(keeper)
+except PermissionError:
+    pass
+else:
+    raise SystemExit("the script goes to its keeper's folder")
+"""
 
 for _name in ("ascii", "utf-8"):
     codecs.lookup(_name)  # another user does not read this machine's Python
@@ -139,12 +171,18 @@ EXPECTED = dict.fromkeys(
      "network": "OSError"}  # fmt: skip
 
 
-def as_keeper(work: Callable[[], None]) -> int:
-    """A process as the first program starts the document's command; its id."""
+def as_keeper(work: Callable[[], None], before: Callable[[], object] = lambda: None) -> int:
+    """A process as the first program starts the document's command; its id.
+
+    Args:
+        work: All that it does.
+        before: Done as user 0.
+    """
     child = os.fork()
     if child:
         return child
     try:
+        before()
         change_user(COMMAND_USER, LENT)
         leave_no_memory()
         work()
@@ -171,10 +209,10 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-def heard(reader: int) -> bytes:
-    """What a process writes until its end."""
+def heard(reader: int, seconds: float = _SECONDS) -> bytes:
+    """What a process writes until its end, or for so long."""
     found = b""
-    end = time.monotonic() + _SECONDS
+    end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and select.select([reader], [], [], left)[0]:
         part = os.read(reader, 65536)
         if not part:
@@ -325,6 +363,67 @@ def test_it_reads_the_copies_of_what_the_lock_pins_and_alters_none() -> None:
     os.close(writer)
     assert json.loads(heard(reader)) == ["print(1)", *["PermissionError"] * 3]
     os.waitpid(keeper, 0)
+
+
+def answer_control(question: WorkloadQuestion, said: list[dict[str, Any]]) -> Reply | None:
+    """What a keeper without keys answers a rank, and what that rank says."""
+    said.append(question.to_dict())
+    if question.to_dict()["ask"] != "ready":
+        return None
+    return Reply(
+        {"run_id": "00" * 16, "leads": True, "anchored": 0, "resume": None, "datasets": [],
+         "model": None, "secret": None}
+    )  # fmt: skip
+
+
+@needs_root
+def test_its_life_ends_in_its_own_words_though_its_keepers_folder_is_closed(
+    folder: Path, tmp_path: Path
+) -> None:
+    """A whole life, libraries and border included; the script ends without a manifest."""
+    reader, writer = os.pipe()
+    home, base = tmp_path / "home", tmp_path / "base"
+    base.mkdir(mode=0o755)
+    home.mkdir(mode=0o700)
+    os.chown(home, COMMAND_USER, COMMAND_USER)
+    (base / "train.py").write_text(SCRIPT.replace("KEEPER", repr(str(home))))
+    (base / "recipe.yaml").write_text(yaml_text(RECIPE | {"scripts": ["train.py"]}))
+    recipe = load_recipe(base / "recipe.yaml")
+    installed = measure_installation(recipe)
+    lock = lock_recipe(
+        base / "recipe.yaml", consortium_id="11" * 32, brokers=["22" * 32], installation=installed
+    ).lock
+
+    def keep() -> None:
+        said: list[dict[str, Any]] = []
+        life = Workload(
+            lock=lock, lock_bytes=lock.to_bytes(),
+            importable=installed.importable.narrow_to(workload_distributions(None)),
+            base=base, copies=base, out=home / "out", shown=False,
+        )  # fmt: skip
+        sys.modules.pop("torch", None)  # a keeper has none: its workload begins anew
+        workload = WorkloadProcess(life.live, ranks=1, kept=(), user=SCRIPT_USER)
+        slots, descriptor = SharedMemory.create(1 << 16)
+        (ends,) = workload.ends
+        others = (
+            ("rows", ends.rows, lambda _: Reply({"slot_bytes": slots.size}, descriptor)),
+            ("store", ends.store, lambda _: Reply()),
+        )
+        for words in others:
+            threading.Thread(target=answer_all, args=words, daemon=True).start()
+        answer_all("control", ends.control, lambda question: answer_control(question, said))
+        workload.end()
+        os.write(writer, json.dumps(said).encode())
+
+    keeper = as_keeper(keep, lambda: (show_python(tmp_path), os.chdir(home)))
+    os.close(writer)
+    try:
+        ready, last = json.loads(heard(reader, _LIFE_SECONDS))
+    finally:
+        os.kill(keeper, signal.SIGKILL)
+        os.waitpid(keeper, 0)
+    assert ready["ask"] == "ready"
+    assert (last["ask"], last["code"]) == ("failed", "usage")
 
 
 @needs_root
