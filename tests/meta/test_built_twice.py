@@ -1,4 +1,4 @@
-"""Two builds of one source: what parts their builders, how both are compared, what pins a kernel."""
+"""Two builds of one source: what parts their builders, and what pins an enclave's kernel."""
 
 from __future__ import annotations
 
