@@ -44,7 +44,6 @@ pytestmark = [
 ]
 
 CACHE = os.environ.get("SEALTRAIN_ENCLAVE")
-MEMORY_MIB = 1536
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +80,7 @@ def broker_document(image: str, folder: Path) -> bytes:
 def started(tmp_path: Path, eif: bytes, cache: Path) -> Iterator[tuple[PlayedParent, bytes]]:
     from sealtrain.image.layout import describe_image
 
-    played = PlayedParent(tmp_path, eif, cache / "trixie-backports/files", MEMORY_MIB)
+    played = PlayedParent(tmp_path, eif, cache / "trixie-backports/files")
     document = broker_document(describe_image(cache / "images/broker").digest, tmp_path)
     yield played, document
     played.enclave.__exit__(None, None, None)

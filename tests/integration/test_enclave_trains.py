@@ -52,7 +52,6 @@ pytestmark = [
 ]
 
 CACHE = os.environ.get("SEALTRAIN_ENCLAVE")
-MEMORY_MIB = 4096
 STEPS = 3
 LOOP = """
 import torch
@@ -151,7 +150,7 @@ def test_a_small_training_in_an_enclave_ends_in_a_manifest_that_verifies(
                 config=None,
             )
             (folder / "vm").mkdir()
-            played = PlayedParent(folder / "vm", eif, cache / "trixie-backports/files", MEMORY_MIB)
+            played = PlayedParent(folder / "vm", eif, cache / "trixie-backports/files")
             del eif
 
             def tell(stage: EnclaveStage) -> None:

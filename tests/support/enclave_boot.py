@@ -76,7 +76,10 @@ class BootedEnclave:
         qemu: Folder that ``tools/enclave/qemu.py`` wrote.
         nsm: The security module.
         services: Of the parent, by port.
-        memory: MiB.
+
+    Attributes:
+        memory: MiB that it starts with.
+        ended: Set once QEMU has ended, whose last words are in ``console`` then.
     """
 
     def __init__(
@@ -87,7 +90,6 @@ class BootedEnclave:
         *,
         nsm: Callable[[bytes], bytes],
         services: dict[int, object],
-        memory: int,
     ) -> None:
         parts = EnclaveFile(eif)
         (folder / "kernel").write_bytes(parts.of_kind(KERNEL)[0])
@@ -97,6 +99,8 @@ class BootedEnclave:
         self.vsock = VsockBackend(folder / "vsock", CID, services)  # type: ignore[arg-type]
         self.nsm = NsmBackend(folder / "nsm", nsm)
         self.console: list[str] = []
+        self.memory = 0
+        self.ended = threading.Event()
         self.machine: subprocess.Popen[bytes] | None = None
         libraries = qemu / "usr/lib/x86_64-linux-gnu"
         share = qemu / "usr/share"
@@ -104,8 +108,7 @@ class BootedEnclave:
             str(qemu / "usr/lib64/ld-linux-x86-64.so.2"),
             *("--library-path", str(libraries), str(qemu / "usr/bin/qemu-system-x86_64")),
             *("-L", str(share / "qemu"), "-L", str(share / "seabios"), "-M", _MODEL),
-            *("-object", f"memory-backend-memfd,id=mem,size={memory}M,share=on"),
-            *("-m", str(memory), "-smp", "1", "-accel", "tcg", "-cpu", "max"),
+            *("-smp", "1", "-accel", "tcg", "-cpu", "max"),
             *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
             *("-serial", "stdio", "-kernel", str(folder / "kernel")),
             *("-initrd", str(folder / "initrd")),
@@ -118,8 +121,10 @@ class BootedEnclave:
         ]
 
     def __enter__(self) -> Self:
+        memory = ("-m", str(self.memory))
+        backing = ("-object", f"memory-backend-memfd,id=mem,size={self.memory}M,share=on")
         self.machine = subprocess.Popen(  # our own words
-            self._command,
+            [*self._command, *memory, *backing],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -143,6 +148,7 @@ class BootedEnclave:
         assert self.machine.stdout is not None
         for line in self.machine.stdout:
             self.console.append(line.decode("utf-8", "replace").rstrip())
+        self.ended.set()
 
 
 class PlayedParent:
@@ -152,10 +158,9 @@ class PlayedParent:
         folder: As ``BootedEnclave``.
         eif: As there.
         qemu: As there.
-        memory: MiB that the machine really has.
     """
 
-    def __init__(self, folder: Path, eif: bytes, qemu: Path, memory: int) -> None:
+    def __init__(self, folder: Path, eif: bytes, qemu: Path) -> None:
         self._folder = folder
         measured = measure_enclave(eif)
         self.nsm = SimulatedNsm(
@@ -179,7 +184,6 @@ class PlayedParent:
                 STATUS_PORT: self._carried(STATUS_PORT),
                 TUNNEL_PORT: self._carried(TUNNEL_PORT),
             },
-            memory=memory,
         )
 
     def say(self, what: str) -> None:
@@ -207,9 +211,14 @@ class PlayedParent:
 
     def cli(self, words: Sequence[str]) -> bytes:
         if words[0] == "run-enclave":
-            self.enclave.__enter__()
-            assert self.beat.wait(STARTS_WITHIN), self.enclave.console
             named = dict(zip(words[1::2], words[2::2], strict=True))
+            self.enclave.memory = int(named["--memory"])
+            self.say(f"{self.enclave.memory} MiB")
+            self.enclave.__enter__()
+            until = time.monotonic() + STARTS_WITHIN
+            while not self.beat.wait(1):
+                if self.enclave.ended.is_set() or time.monotonic() > until:
+                    raise AssertionError("no heartbeat", *self.enclave.console)
             answer = {
                 "EnclaveID": ENCLAVE_ID,
                 "EnclaveCID": CID,

@@ -21,8 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "debian"))
 
-from archive import apt, lists_of  # noqa: E402
-from kernel import make, missing  # noqa: E402
+from archive import apt, lists_of, missing_for_debian  # noqa: E402
+from kernel import PINS, load_pins, make, missing  # noqa: E402
 
 QEMU_SUITE = "trixie-backports"
 SOURCE_SUITE = "trixie"
@@ -41,26 +41,30 @@ def main() -> int:
     )
     parser.add_argument("--cache", type=Path, default=ROOT / ".venv-vm" / "enclave")
     cache: Path = parser.parse_args().cache.resolve()
-    if (problem := missing()) is not None:
+    if (problem := missing() or missing_for_debian()) is not None:
         parser.error(problem)
     cache.mkdir(parents=True, exist_ok=True)
-    kernel(cache / "kernel")
+    packages = cache / "packages"
+    packages.mkdir(exist_ok=True)
+    kernel(cache / "kernel", packages)
     qemu(cache / QEMU_SUITE)
     oracle(cache / "qemu-source")
     for image in IMAGES:
-        out: tuple[str | Path, ...] = ("--out", cache / "images", "--cache", cache / "packages")
+        out: tuple[str | Path, ...] = ("--out", cache / "images", "--cache", packages)
         run(ROOT / "tools/images/build.py", image, *out)
     environment = {**os.environ, "SEALTRAIN_ENCLAVE": str(cache)}
     flags = ["-q", "-n", "0", "-s", "-m", "nightly"]
     return subprocess.call([sys.executable, "-m", "pytest", *flags, *TESTS], env=environment)  # noqa: S603
 
 
-def kernel(folder: Path) -> None:
-    """Kernel and modules."""
-    if not (folder / "vmlinuz").is_file():
+def kernel(folder: Path, packages: Path) -> None:
+    """Kernel and modules, from packages that the cache keeps; made again for other pins."""
+    made_of, pins = folder / PINS.name, PINS.read_bytes()
+    if not made_of.is_file() or made_of.read_bytes() != pins:
         folder.mkdir(exist_ok=True)
-        for name, data in reversed(make().items()):
+        for name, data in make(load_pins(), packages).items():
             (folder / name).write_bytes(data)
+        made_of.write_bytes(pins)
 
 
 def qemu(folder: Path) -> None:
