@@ -255,7 +255,7 @@ def test_what_is_no_duration_or_out_of_bounds_is_a_usage_error(unit: str, text: 
 @pytest.mark.parametrize(
     "text",
     [
-        "", " ", "0", "0d", "-1", "-2h", "+2h", "2.5", "2 h", "2h30m", "1e9d", "1e1d", "P1D", "PT2H", "1w",
+        "", " ", "0", "0d", "-1", "-2h", "+2h", "2.5", "2 h", "2h30m", "1e9d", "P1D", "PT2H", "1w",
         "2H", "2hours", ".5d", "5.d", "1,5d", "nan", "inf", "0x10", "1_000d", "29m", "3650.5d",
         "99999d", "999999999999d", "9999999999999", "\u0662h", "2h\u00a0x", "9" * 5000,
     ],
