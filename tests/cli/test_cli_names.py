@@ -252,6 +252,40 @@ def test_what_is_no_duration_or_out_of_bounds_is_a_usage_error(unit: str, text: 
         Duration(unit, least=1, most=1000).convert(text, None, None)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", " ", "0", "0d", "-1", "-2h", "+2h", "2.5", "2 h", "2h30m", "1e9d", "P1D", "PT2H", "1w",
+        "2H", "2hours", ".5d", "5.d", "1,5d", "nan", "inf", "0x10", "1_000d", "29m", "3650.5d",
+        "99999d", "999999999999d", "9999999999999", "\u0662h", "2h\u00a0x", "9" * 5000,
+    ],
+)  # fmt: skip
+def test_an_odd_time_for_which_something_holds_is_refused_everywhere(text: str) -> None:
+    options = [
+        param
+        for command in by_path().values()
+        for param in command.params
+        if "--valid-for" in param.opts
+    ]
+    assert len(options) > 3
+    for option in options:
+        if text == "2.5" and not option.type.whole:
+            assert option.type.convert(text, None, None) == 2.5
+            continue
+        with pytest.raises(click.BadParameter):
+            option.type.convert(text, None, None)
+
+
+def test_the_bounds_of_a_duration_are_taken_and_what_is_past_them_is_not() -> None:
+    half_an_hour = Duration("d", least=1 / 48, most=3650, whole=False)
+    assert half_an_hour.convert("30m", None, None) == 1 / 48
+    assert half_an_hour.convert("3650d", None, None) == 3650
+    without_end = Duration("s", least=1)
+    assert without_end.convert("3650d", None, None) == 3650 * 86400
+    with pytest.raises(click.BadParameter):
+        without_end.convert("3651d", None, None)
+
+
 def test_every_duration_is_one_of_these() -> None:
     """An option whose name or help speaks of seconds or days takes units."""
     plain = [

@@ -111,7 +111,10 @@ class ReadingOptions:
         int, typer.Option(click_type=Duration("s", least=0), help="How long a permission is kept.")
     ] = 10
     timeout_seconds: Annotated[
-        int, typer.Option(click_type=Duration("s", least=0), help="For one answer of a node.")
+        int,
+        typer.Option(
+            click_type=Duration("s", least=0, most=3600), help="For one answer of a node."
+        ),
     ] = 10
 
 

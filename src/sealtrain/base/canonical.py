@@ -13,6 +13,7 @@ import math
 import re
 import sys
 from collections.abc import Callable
+from json.encoder import encode_basestring
 from typing import Any, NoReturn
 
 import rfc8785
@@ -212,15 +213,19 @@ def _write_part(value: JsonValue, odd: set[int], *, plain: bool) -> str:
         return _PLAIN.encode(value)
     kind = type(value)
     if kind is list or kind is tuple:
-        return f"[{','.join(_write_item(item, odd) for item in value)}]"
+        return f"[{','.join([_write_item(item, odd) for item in value])}]"
     if kind is dict and all(type(key) is str and key.isascii() for key in value):
-        members = (f"{_PLAIN.encode(key)}:{_write_item(value[key], odd)}" for key in sorted(value))
+        members = [
+            f"{encode_basestring(key)}:{_write_item(value[key], odd)}" for key in sorted(value)
+        ]
         return f"{{{','.join(members)}}}"
     return rfc8785.dumps(value).decode()
 
 
 def _write_item(item: JsonValue, odd: set[int]) -> str:
     kind = type(item)
+    if kind is str:
+        return encode_basestring(item)
     if kind in _CONTAINERS:
         return _write_part(item, odd, plain=id(item) not in odd)
     plain = _is_plain(item, odd)
@@ -247,7 +252,16 @@ def _is_plain(value: JsonValue, odd: set[int]) -> bool:
                 if type(key) is not str or not key.isascii():
                     plain = False
         for item in value.values() if kind is dict else value:
-            if type(item) is not str and not _is_plain(item, odd):
+            inner = type(item)
+            if inner is str or item is None or inner is bool:
+                continue
+            if inner is float:  # in place: a curve has a hundred thousand of these
+                if not 1e-4 <= abs(item) < 1e16 or item.is_integer():
+                    plain = False
+            elif inner is int:
+                if not -_MAX_INTEGER <= item <= _MAX_INTEGER:
+                    plain = False
+            elif not _is_plain(item, odd):
                 plain = False
         if not plain:
             odd.add(id(value))

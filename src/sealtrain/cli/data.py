@@ -15,6 +15,7 @@ from sealtrain.cli.learnable_records import judge_data
 from sealtrain.cli.ledgermemory import StateFile
 from sealtrain.cli.opening import ManifestOptions, say_doubts
 from sealtrain.cli.output import Json, emit, progress_bytes, quote_path, say
+from sealtrain.cli.shownrecords import say_left_out
 from sealtrain.consortium.members import Consortium
 from sealtrain.consortium.series_block import SeriesBlock, SuccessorBounds
 from sealtrain.errors import SealtrainError, UsageError
@@ -317,6 +318,7 @@ def seal(  # noqa: PLR0913  # a group of options each
     publication = replace(publication, series=place.place(me, deployment))
     model = model_of_run(source, me.keys, manifest.of_run())
     if model is None:
+        say_left_out(source)
         sealing.judge(deployment.lock, me.keys.name, name, source)
     with progress_bytes(f"sealing {name}", _size_of(source), shown=not as_json) as advance:
         sealed = seal_for(

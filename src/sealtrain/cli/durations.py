@@ -13,6 +13,9 @@ Unit = Literal["s", "m", "h", "d"]
 _SECONDS: Final[dict[str, int]] = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _FORM: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([smhd]?)")
 _NAMES: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_FORMS: Final = "a number and s, m, h or d without a space, such as 90s, 15m, 2.5h or 3d"
+_LONGEST: Final = 3650 * 86400
+"""Ten years, in seconds: no option waits longer, and no clock or socket is asked for more."""
 
 
 class Duration(click.ParamType[int | float]):
@@ -21,7 +24,7 @@ class Duration(click.ParamType[int | float]):
     Args:
         unit: Of the value, and of a number without one.
         least: Shortest that is taken, in that unit.
-        most: Longest.
+        most: Longest; ten years where ``None``.
         whole: Whether the value is a whole number.
     """
 
@@ -47,12 +50,24 @@ class Duration(click.ParamType[int | float]):
             return value
         found = _FORM.fullmatch(value.strip())
         if found is None:
-            self.fail(f"{value[:40]!r} is no duration such as 90s, 15m, 2h or 3d", param, ctx)
+            self.fail(f"{value[:40]!r} is no duration: write {_FORMS}", param, ctx)
         number, unit = found.groups()
-        amount = Fraction(number) * _SECONDS[unit or self.unit] / _SECONDS[self.unit]
+        seconds = Fraction(number) * _SECONDS[unit or self.unit]
+        amount = seconds / _SECONDS[self.unit]
+        shortest, longest = _spell(self.least, self.unit), _spell(self._most, self.unit)
+        if not self.least <= amount <= self._most:
+            self.fail(f"{value!r} is not from {shortest} to {longest}: write {_FORMS}", param, ctx)
         if self.whole and amount.denominator != 1:
             self.fail(f"{value!r} is no whole number of {_NAMES[self.unit]}", param, ctx)
-        if amount < self.least or (self.most is not None and amount > self.most):
-            longest = "" if self.most is None else f" and at most {self.most:g}{self.unit}"
-            self.fail(f"{value!r} is not at least {self.least:g}{self.unit}{longest}", param, ctx)
         return int(amount) if self.whole else float(amount)
+
+    @property
+    def _most(self) -> float:
+        return _LONGEST / _SECONDS[self.unit] if self.most is None else self.most
+
+
+def _spell(amount: float, unit: Unit) -> str:
+    """A duration in the largest unit of which it is a whole number."""
+    seconds = round(amount * _SECONDS[unit])
+    found = next(name for name in ("d", "h", "m", "s") if seconds % _SECONDS[name] == 0)
+    return f"{seconds // _SECONDS[found]}{found}" if seconds else f"0{unit}"

@@ -17,7 +17,7 @@ from sealtrain.cli.learnable_records import (
 )
 from sealtrain.cli.output import Json, emit
 from sealtrain.cli.runoptions import pairs
-from sealtrain.cli.shownrecords import show_lines, show_record
+from sealtrain.cli.shownrecords import say_left_out, show_lines, show_record
 from sealtrain.consortium.members import Consortium
 from sealtrain.errors import DataInvalid, ExtraMissing, SealtrainError, UsageError
 from sealtrain.owner.data_fitness import layout_words, read_data, seal_words
@@ -140,6 +140,7 @@ def check(
         first.require(owner, name)
 
     for key, path in given.items():
+        say_left_out(Path(path))
         try_judge(f"data {key}", partial(read, key, Path(path)))
     if len(types) > 1 and not wanted.scripts:
         try_judge("types of several data", lambda: require_one_stream(wanted, types))

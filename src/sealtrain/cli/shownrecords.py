@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.base.extras import require_extras
+from sealtrain.cli.output import say
 from sealtrain.sealing.errors import RecordInvalid
+from sealtrain.sealing.sourcefiles import left_out
 
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import PhaseRecipe
@@ -106,3 +108,12 @@ def _sequence(sequence: Any, tokenizer: Any) -> dict[str, Any]:
         "spans": spans,
         "characters_left_out": left_out,
     }
+
+
+def say_left_out(source: object) -> None:
+    """Count the files of a folder that operating systems wrote about it, and are not sealed."""
+    names = left_out(source)
+    if names:
+        kinds = ", ".join(sorted({Path(name).name for name in names})[:4])
+        files = "1 file" if len(names) == 1 else f"{len(names)} files"
+        say(f"left out: {files} that an operating system wrote about the folder ({kinds})")

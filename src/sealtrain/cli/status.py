@@ -124,7 +124,10 @@ class BeliefOptions:
         ),
     ] = None
     patience: Annotated[
-        int, typer.Option(click_type=Duration("s", least=1), help="How long for each broker.")
+        int,
+        typer.Option(
+            click_type=Duration("s", least=1, most=86400), help="How long for each broker."
+        ),
     ] = 60
 
 

@@ -124,13 +124,14 @@ def resume(
     """Continue an interrupted run from its last sealed checkpoint, bit for bit."""
     alone()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave as with Ctrl-C
-    from sealtrain.guest.settings import load_run, move_run, name_brokers
+    from sealtrain.guest.settings import load_run, move_run, name_brokers, require_files
 
     if former is not None:
         move_run(out, former)
     if brokers:
         name_brokers(out, brokers)
     held = load_run(out)
+    require_files(held[0])
     _require_one_guest(held[0].recipe_lock.recipe)
     show_outcome(
         _run(

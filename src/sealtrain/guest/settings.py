@@ -187,9 +187,45 @@ def move_run(out: Path, former: Path) -> None:
 
     Raises:
         UsageError, LockInvalid: As ``name_brokers``.
+        UsageError: The run's lock is not where it would be if the folder had lain there. Nothing
+            was written: another word would be taken for the former folder for good.
     """
     settings, run_id = load_run(out, former)
-    save_run(settings, run_id)
+    if settings.lock.is_file():
+        save_run(settings, run_id)
+    elif not load_run(out)[0].lock.is_file():  # else it was moved already: asked for once more
+        raise UsageError(
+            "the run did not lie there: its lock is not where it would be",
+            check="--from",
+            got=str(settings.lock),
+            expected="the folder in which the run began, by its whole path",
+            hint="name that folder, or put the lock, brokers and data where they lay from it",
+        )
+
+
+def require_files(settings: RunSettings) -> None:
+    """Refuse to go on with an interrupted run whose files are not where it finds them.
+
+    Raises:
+        UsageError: Its lock, a broker file, data or the outputs before are missing.
+    """
+    places: list[tuple[str, Path | str | None]] = [
+        ("lock", settings.lock),
+        *(("broker file", broker) for broker in settings.brokers),
+        *(("data", place) for place in settings.data),
+        ("folder of paths", settings.base),
+        ("outputs before", settings.previous),
+    ]
+    for what, place in places:
+        if isinstance(place, Path) and not place.exists():
+            raise UsageError(
+                f"the run's {what} is not where the run finds it",
+                check=what,
+                got=str(place),
+                expected="files that lie from the run's folder as they lay when it began",
+                hint="put it there; if the run's folder alone was moved: sealtrain resume "
+                "FOLDER --from THE-FOLDER-IN-WHICH-IT-BEGAN",
+            )
 
 
 def name_brokers(out: Path, brokers: Sequence[Path]) -> None:

@@ -34,14 +34,19 @@ def compose_hash(data: bytes) -> str:
     return sha256_hex(data)
 
 
-def build_compose(lock: Lock) -> bytes:
+def build_compose(lock: Lock, lock_bytes: bytes | None = None) -> bytes:
     """Canonical bytes of the deployment document of ``lock``.
+
+    Args:
+        lock: What the document deploys.
+        lock_bytes: ``lock.to_bytes()``, where the caller has them already.
 
     Raises:
         LockInvalid: The document would be larger than a guest accepts.
     """
     hardware = lock.recipe.hardware
     platform = _platform_of(hardware)
+    text = lock.to_bytes() if lock_bytes is None else lock_bytes
     return write_document(
         Program(
             name=lock.recipe.name,
@@ -50,7 +55,7 @@ def build_compose(lock: Lock) -> bytes:
             image=hardware.image,
             key_provider=hardware.key_provider,
             key_provider_id=hardware.key_provider_id or "",
-            files={LOCK_FILE: lock.to_bytes().decode("utf-8")},
+            files={LOCK_FILE: text.decode("utf-8")},
             words=_words(platform, hardware.image),
             ports=_ports(lock),
             gpu=hardware.gpu == "nvidia",

@@ -69,8 +69,9 @@ class LockedRecipe:
 
     def __post_init__(self) -> None:
         """Compare document and lock, and compute the target of both."""
-        require_same(self.compose_bytes, build_compose(self.lock), launch_scripts(self.lock))
         lock_bytes = self.lock.to_bytes()
+        document = build_compose(self.lock, lock_bytes)
+        require_same(self.compose_bytes, document, launch_scripts(self.lock))
         target = Target(
             app_id=self.lock.recipe.hardware.app_id or compose_hash(self.compose_bytes)[:40],
             compose_hash=compose_hash(self.compose_bytes),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from os import stat_result
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from sealtrain.errors import DataInvalid, UsageError
 from sealtrain.sealing.tabular.batches import FORMS, is_tabular
@@ -22,6 +22,13 @@ class SourceFile(Protocol):
 
 
 LAYOUTS = ("auto", "arrow", "raw")
+_OF_SYSTEMS: Final = frozenset(
+    (".ds_store", "thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", ".directory")
+)
+"""Names, in small letters, of files that macOS, Windows and KDE write about a folder themselves."""
+_APPLE_DOUBLE: Final = (b"\x00\x05\x16\x07", "._")
+"""First bytes and prefix of the file in which macOS keeps what another file system has no place for
+(RFC 1740): ``._a.jpg`` beside ``a.jpg``. An image of such a name begins otherwise, and is kept."""
 
 
 def layout_of(
@@ -69,6 +76,9 @@ def source_files(
 ) -> list[tuple[str, SourceFile]]:
     """Names inside the dataset and paths of everything to seal, in order.
 
+    Of a folder without what operating systems wrote about it (``left_out``); a file that is named
+    by itself is sealed, whatever its name.
+
     Raises:
         DataInvalid: A file is missing, a link, or has another one's name.
     """
@@ -76,7 +86,11 @@ def source_files(
         return sorted(source.items())
     if isinstance(source, Path) and source.is_dir():
         below = source.rglob("*")
-        found = sorted(path for path in below if path.is_symlink() or not path.is_dir())
+        found = sorted(
+            path
+            for path in below
+            if (path.is_symlink() or not path.is_dir()) and not _is_of_system(path)
+        )
         named = [(path.relative_to(source).as_posix(), path) for path in found]
     else:
         paths = [source] if isinstance(source, Path) else list(source)
@@ -97,3 +111,29 @@ def source_files(
     if len({name for name, _ in named}) != len(named):
         raise DataInvalid("two files have the same name", hint="seal their common folder")
     return list(named)
+
+
+def left_out(source: object) -> list[str]:
+    """Names of the files below a folder that operating systems wrote about it, sorted.
+
+    They are no data, and hold names and small pictures of other files.
+
+    Args:
+        source: As of ``source_files``; only a folder has any.
+    """
+    if not isinstance(source, Path) or not source.is_dir():
+        return []
+    return sorted(
+        path.relative_to(source).as_posix() for path in source.rglob("*") if _is_of_system(path)
+    )
+
+
+def _is_of_system(path: Path) -> bool:
+    known = path.name.lower() in _OF_SYSTEMS
+    magic, prefix = _APPLE_DOUBLE
+    if not (known or path.name.startswith(prefix)) or path.is_symlink() or not path.is_file():
+        return False
+    if known:
+        return True
+    with path.open("rb") as file:
+        return file.read(len(magic)) == magic

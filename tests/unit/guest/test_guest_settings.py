@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from carrying import carries
 
 from sealtrain.errors import UsageError
 from sealtrain.guest.settings import (
@@ -15,9 +16,11 @@ from sealtrain.guest.settings import (
     load_run,
     move_run,
     name_brokers,
+    require_files,
     save_run,
 )
 from sealtrain.recipe.errors import LockInvalid
+from sealtrain.recipe.lock import LOCK_NAME
 
 
 def saved(folder: Path, **changed: Any) -> RunSettings:
@@ -156,6 +159,8 @@ def test_a_project_that_is_moved_as_a_whole_is_resumed_where_it_lies(tmp_path: P
 @pytest.mark.claim("C624")
 def test_a_run_that_was_moved_alone_finds_its_files_from_where_it_lay(tmp_path: Path) -> None:
     former = project(tmp_path / "old")
+    former.lock.parent.mkdir()
+    former.lock.write_bytes(b"{}")
     moved = tmp_path / "big/disk/run"
     moved.parent.mkdir(parents=True)
     former.out.rename(moved)
@@ -166,6 +171,67 @@ def test_a_run_that_was_moved_alone_finds_its_files_from_where_it_lay(tmp_path: 
     assert run_id == "5a" * 16
     assert found == replace(former, out=moved)
     assert load_run(moved)[0] == found
+
+
+@pytest.mark.claim("C624")
+def test_a_run_that_is_moved_twice_by_the_same_words_keeps_its_files(tmp_path: Path) -> None:
+    """Paths that were written from the new folder are not sought from the former one again."""
+    former = project(tmp_path / "old")
+    former.lock.parent.mkdir(parents=True)
+    former.lock.write_bytes(b"{}")
+    moved = tmp_path / "big/disk/of/run"
+    moved.parent.mkdir(parents=True)
+    former.out.rename(moved)
+    for _ in range(3):
+        move_run(moved, former.out)
+        assert load_run(moved)[0] == replace(former, out=moved)
+
+
+@pytest.mark.claim("C624")
+@pytest.mark.parametrize("word", ["old", "old/runs", "absent/runs/first", "run", "/", "old/runs/"])
+def test_a_wrong_word_for_where_a_run_lay_changes_nothing(tmp_path: Path, word: str) -> None:
+    former = project(tmp_path / "old")
+    former.lock.parent.mkdir(parents=True)
+    former.lock.write_bytes(b"{}")
+    moved = tmp_path / "elsewhere/run"
+    moved.parent.mkdir(parents=True)
+    former.out.rename(moved)
+    before = (moved / "run.json").read_bytes()
+    with pytest.raises(UsageError, check=carries(check="--from")):
+        move_run(moved, tmp_path / word)
+    assert (moved / "run.json").read_bytes() == before
+    move_run(moved, former.out)
+    assert load_run(moved)[0].lock == former.lock
+
+
+def test_a_run_is_found_through_a_link_to_its_folder(tmp_path: Path) -> None:
+    former = project(tmp_path / "old")
+    (tmp_path / "link").symlink_to(former.out)
+    found = load_run(tmp_path / "link")[0]
+    assert (found.lock, found.data) == (former.lock, former.data)
+    (tmp_path / "old").rename(tmp_path / "real")
+    (tmp_path / "old").symlink_to(tmp_path / "real")
+    assert load_run(tmp_path / "old/runs/first")[0].lock == tmp_path / "real/locked" / LOCK_NAME
+
+
+@pytest.mark.parametrize("absent", ["lock", "broker file", "data", "folder of paths"])
+def test_what_a_moved_run_does_not_find_is_named_before_it_goes_on(
+    tmp_path: Path, absent: str
+) -> None:
+    settings = project(tmp_path / "all")
+    places = {
+        "lock": settings.lock,
+        "broker file": settings.brokers[0],
+        "data": Path(settings.data[0]),
+        "outputs before": settings.previous,
+    }
+    for name, place in places.items():
+        if name != absent and place is not None:
+            place.mkdir(parents=True, exist_ok=True)
+    if absent == "folder of paths":
+        settings = replace(settings, base=tmp_path / "gone")
+    with pytest.raises(UsageError, check=carries(check=absent)):
+        require_files(settings)
 
 
 def test_a_path_that_shares_no_folder_with_the_run_stays_whole(tmp_path: Path) -> None:

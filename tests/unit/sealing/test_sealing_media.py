@@ -18,6 +18,7 @@ from sealing_world import CANARY, sealed_folder
 
 from sealtrain.errors import DataInvalid, FormatUnknown, LimitExceeded, UsageError
 from sealtrain.sealing.errors import RecordInvalid, SchemaMismatch
+from sealtrain.sealing.sourcefiles import source_files
 from sealtrain.sealing.tabular import media, webdataset
 from sealtrain.sealing.tabular.batches import open_records
 
@@ -31,7 +32,7 @@ def write(folder: Path, files: dict[str, bytes | str]) -> Path:
 
 
 def of_folder(folder: Path) -> pa.Table:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = [path for _, path in source_files(folder) if isinstance(path, Path)]
     schema, batches = open_records(files, lambda _: None, form="images", folder=folder)
     return pa.Table.from_batches(batches, schema=schema)
 
@@ -89,7 +90,11 @@ TWO_IMAGES = '{"file_name": "a.png", "image": 1}\n'
         ({"cat/a.png": png(), "b.png": png()}, SchemaMismatch),
         ({"cat/deep/a.png": png()}, SchemaMismatch),
         ({"cat/a.png": png(), "cat/notes.txt": "x"}, FormatUnknown),
-        ({"cat/.DS_Store": "x", "cat/a.png": png()}, FormatUnknown),
+        ({"cat/.hidden": "x", "cat/a.png": png()}, FormatUnknown),
+        ({"cat/DS_Store": "x", "cat/a.png": png()}, FormatUnknown),
+        ({"cat/Thumbs.db.png": "x", "cat/a.png": png()}, RecordInvalid),
+        ({"cat/._notes.txt": "not AppleDouble", "cat/a.png": png()}, FormatUnknown),
+        ({"cat/._a.png": b"\x00\x05\x16", "cat/a.png": png()}, RecordInvalid),
         ({"cat/a.png": encoded(picture(), "JPEG")}, RecordInvalid),
         ({"cat/a.jpg": b""}, RecordInvalid),
         ({"cat/a.webp": b"RIFF    WAVE"}, RecordInvalid),

@@ -24,7 +24,7 @@ _PATIENCE_SECONDS: Final = 600
 Patience = Annotated[
     float,
     typer.Option(
-        click_type=Duration("s", least=1, whole=False),
+        click_type=Duration("s", least=1, most=86400, whole=False),
         help="How long the other side may be silent, or gone.",
     ),
 ]
@@ -71,7 +71,7 @@ class CallOptions:
     wait: Annotated[
         float,
         typer.Option(
-            click_type=Duration("s", least=0, whole=False),
+            click_type=Duration("s", least=0, most=86400, whole=False),
             help="How long to call a server that is not there.",
         ),
     ] = 60

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sealtrain.consortium.decisions import verify_decision
 from sealtrain.manifest.form import Manifest
 from sealtrain.manifest.predicate import Predicate
 from sealtrain.manifest.trust import Trust
+from sealtrain.signing import dsse
 
 if TYPE_CHECKING:
     from sealtrain.attest.appraise import Verdict
@@ -105,6 +107,20 @@ class Case:
     def need_datasets(self) -> tuple[DatasetManifest, ...]:
         """Dataset manifests with verified owners."""
         return _require_fact(self.datasets, "datasets")
+
+    def verify_decisions(self) -> tuple[SignedDecision, ...]:
+        """The owners' decisions in the manifest, verified once.
+
+        Raises:
+            SealtrainError: As ``consortium.decisions.verify_decision``, each time.
+        """
+        if self.decisions is None:
+            consortium = self.predicate.consortium
+            self.decisions = tuple(
+                verify_decision(dsse.Envelope.from_dict(document), consortium)
+                for document in self.predicate.approvals
+            )
+        return self.decisions
 
     @property
     def receipts(self) -> tuple[ReleaseReceipt, ...] | None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.consortium.approvals import CLOCK_SKEW, SignedDecision, require, tally
 from sealtrain.consortium.datasets import verify_dataset
-from sealtrain.consortium.decisions import verify_decision
 from sealtrain.consortium.errors import DatasetMismatch
 from sealtrain.consortium.standing_approval import admits
 from sealtrain.manifest.checks.case import Case, NotEstablished
@@ -77,11 +76,7 @@ def approvals_sufficed(case: Case) -> str:
     Decisions count at the brokers that they name. Where no key was released, a broker of the lock.
     """
     consortium, deployment = case.predicate.consortium, case.predicate.deployment
-    decisions = tuple(
-        verify_decision(dsse.Envelope.from_dict(document), consortium)
-        for document in case.predicate.approvals
-    )
-    case.decisions = decisions
+    decisions = case.verify_decisions()
     target = Target(
         app_id=deployment.app_id,
         compose_hash=deployment.compose_hash,

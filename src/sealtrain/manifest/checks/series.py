@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sealtrain.base.canonical import JsonValue
 from sealtrain.base.clock import from_rfc3339
 from sealtrain.base.models import load_model
-from sealtrain.consortium.approvals import CLOCK_SKEW, verify_decision
+from sealtrain.consortium.approvals import CLOCK_SKEW
 from sealtrain.consortium.datasets import DatasetManifest, verify_dataset
 from sealtrain.consortium.errors import ApprovalSpent, BudgetSpent, SeriesMismatch
 from sealtrain.consortium.receipts import OwnedId, ReleaseReceipt
@@ -206,8 +206,7 @@ def _approvals(case: Case, counted: CountedReceipt) -> dict[str, dict[str, Signe
     )
     until = from_rfc3339(counted.receipt.released_at) + CLOCK_SKEW
     found: dict[str, dict[str, SignedDecision]] = {}
-    for document in case.predicate.approvals:
-        signed = verify_decision(dsse.Envelope.from_dict(document), case.predicate.consortium)
+    for signed in case.verify_decisions():
         decision = signed.decision
         if (
             decision.decision == "approve"
