@@ -162,7 +162,8 @@ class WeightFile:
                     held.update(group.read(source))
                 whole = held.pop(name)
                 _require_fit(name, whole.shape == outline.shape)
-                blocks = blocks_of(whole)
+                # A block that still lies somewhere would hold the whole.
+                blocks = (block.clone() for block in blocks_of(whole))
                 del whole
             before = group
             for block in blocks:
