@@ -140,6 +140,40 @@ def test_a_rank_with_another_part_ends_all_before_anything_is_written(wrong: str
     assert (code, check) == expected
 
 
+@pytest.mark.claim("C770")
+def test_a_rank_that_ends_while_tensors_are_read_leaves_the_first_with_a_short_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Less than it announced: what takes the file never counts it."""
+    for module in ("weight_file", "distributed.shared_model"):
+        monkeypatch.setattr(f"sealtrain.training.{module}.BLOCK_BYTES", 2_000)
+
+    class Ends(Exception):
+        """Of the other rank."""
+
+    def read_half(source: Any, order: list[str]) -> None:
+        for name in order[: len(order) // 2]:
+            assert list(source.read(name)) == []
+        raise Ends
+
+    monkeypatch.setattr("sealtrain.training.distributed.shared_model.read_order", read_half)
+    mine = models(RANKS, tie_word_embeddings=False)
+    announced, delivered = [], []
+
+    def work(rank: int) -> None:
+        shared, _ = shared_out(rank, mine[rank])
+        if rank:
+            shared.follow()
+        made = plan_files(shared.outline, None).weights
+        announced.append(made.size)
+        for block in made.blocks(shared.lead(made.order)):
+            delivered.append(len(block))
+
+    with pytest.raises(Ends):
+        in_ranks(RANKS, work)
+    assert 0 < sum(delivered) < announced[0]
+
+
 ALL_LINEAR = {"r": 4, "target_modules": "all-linear"}
 ADAPTERS: dict[str, tuple[str, dict[str, Any]]] = {
     "lora": ("LoraConfig", ALL_LINEAR),
