@@ -21,6 +21,7 @@ from opener_here import OpenerHere
 from training_world import RUN_ID, PlainDataset, checkpoint_store
 from variants import variants
 
+from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
 from sealtrain.errors import DataInvalid, LeaseStale, NodeLost, SealtrainError
 from sealtrain.guest.sandbox.events import Restated
@@ -48,6 +49,7 @@ from sealtrain.guest.workload.messages import (
 )
 from sealtrain.recipe.privacy import NoPrivacy
 from sealtrain.recipe.terms import ReleasePolicy
+from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.data.sources import Source
 from sealtrain.training.errors import RankLost
 from sealtrain_nodes.company import NodeCompany, RankPlace
@@ -64,6 +66,7 @@ pytestmark = [pytest.mark.claim("C607"), pytest.mark.long]
 RANKS = 2
 """Of each of the two nodes."""
 WORLD = 2 * RANKS
+RUN_SECRET = b"s" * 32
 SECONDS = 20.0
 RUN, SESSION = "5a" * 16, "a5" * 16
 READY = RankReady(landlock=6, seccomp=True, unbound=0, memory="private")
@@ -105,7 +108,9 @@ def both() -> tuple[NodeCompany, NodeCompany]:
 class Node:
     """The keeper of node 1, and the ends of its workload's ranks."""
 
-    def __init__(self, folder: Path, company: NodeCompany, **given: float) -> None:
+    def __init__(
+        self, folder: Path, company: NodeCompany, audit: Any = None, **given: float
+    ) -> None:
         pairs = [connections() for _ in range(RANKS)]
         self.ours = [ours for ours, _ in pairs]
         self.theirs: list[ChannelEnds] = [theirs for _, theirs in pairs]
@@ -127,12 +132,14 @@ class Node:
                 release_policy=policy,
                 privacy=NoPrivacy(dp="none"),
                 scripts=[],
+                audit=audit,
                 validation=None,
                 schedule=None,
                 datasets=[],
                 model=SimpleNamespace(kind="config"),
             ),
             lock=SimpleNamespace(scripts={}),
+            secret=DataKey(RUN_SECRET),
             model=None,
             opener=OpenerHere([source], ["prompt", "completion"]),
             store=checkpoint_store(folder / "checkpoints"),
@@ -200,7 +207,7 @@ def companies() -> Iterator[tuple[NodeCompany, NodeCompany]]:
         thread.join()
 
 
-def kept(folder: Path, company: NodeCompany, **given: float) -> Iterator[Node]:
+def kept(folder: Path, company: NodeCompany, **given: Any) -> Iterator[Node]:
     made = Node(folder, company, **given)
     yield made
     for ends in made.theirs:
@@ -317,6 +324,16 @@ def test_nothing_but_a_connection_is_given_before_a_rank_is_ready(connected: Nod
     socket.close(descriptor)
     connected.says(Slots(), "rows")
     assert code_of(connected) == ("training-failed", "channel")
+
+
+@pytest.fixture
+def auditing(tmp_path: Path, unconnected: NodeCompany) -> Iterator[Node]:
+    yield from kept(tmp_path, unconnected, audit=SimpleNamespace(canaries=2))
+
+
+def test_its_workload_draws_canaries_from_the_runs_secret(auditing: Node) -> None:
+    """Which its lead sent it: all nodes put the same canaries among the records."""
+    assert auditing.ready()["secret"] == to_base64(RUN_SECRET)
 
 
 def test_it_learns_what_it_trains_on_and_nothing_of_the_run(node: Node) -> None:
