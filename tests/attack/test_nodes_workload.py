@@ -87,9 +87,12 @@ class FakeLeaseKeeper:
         return LeaseStale("over", check="lease")
 
 
-def both() -> tuple[NodeCompany, NodeCompany]:
+def both(*, carries: bool = False) -> tuple[NodeCompany, NodeCompany]:
     """Two nodes that met and are connected."""
-    made = [NodeCompany.open(("127.0.0.1", 0), ranks=RANKS, first=n * RANKS) for n in (0, 1)]
+    made = [
+        NodeCompany.open(("127.0.0.1", 0), ranks=RANKS, first=node * RANKS, carries=carries)
+        for node in (0, 1)
+    ]
     places = [
         RankPlace(host="127.0.0.1", port=port, public_key=company.public_key)
         for company in made
@@ -197,8 +200,8 @@ def unconnected() -> Iterator[NodeCompany]:
 
 
 @pytest.fixture
-def companies() -> Iterator[tuple[NodeCompany, NodeCompany]]:
-    made = both()
+def companies(request: pytest.FixtureRequest) -> Iterator[tuple[NodeCompany, NodeCompany]]:
+    made = both(carries=getattr(request, "param", False))
     yield made
     leaving = [threading.Thread(target=company.leave) for company in made]
     for thread in leaving:
@@ -299,6 +302,11 @@ def test_the_ranks_of_a_workload_go_on_with_connections_that_the_keeper_has_no_m
         given = [lead.link(rank, peer) for peer in range(WORLD)]
         handed = [link for link in given if link]
         wires.append(Wire.taken_over(handed, rank=rank, world=WORLD, beside=range(RANKS)))
+    broadcast_in_columns(wires)
+
+
+def broadcast_in_columns(wires: list[Wire]) -> None:
+    """The ranks of node 0 send the ranks of node 1 something, and all end."""
     views = [memoryview(bytearray(b"gradients" if wire.rank < RANKS else 9)) for wire in wires]
     form = form_of("a broadcast")
 
@@ -316,6 +324,25 @@ def test_the_ranks_of_a_workload_go_on_with_connections_that_the_keeper_has_no_m
     assert [bytes(view) for view in views] == [b"gradients"] * WORLD
     for wire in wires:
         threading.Thread(target=wire.close, daemon=True).start()
+
+
+@pytest.mark.claim("C763")
+@pytest.mark.parametrize("companies", [True], indirect=True)
+def test_every_rank_of_a_script_has_frames_carried_and_no_socket_that_leads_out(
+    companies: tuple[NodeCompany, NodeCompany],
+) -> None:
+    """Two nodes of two ranks: each rank's connection to each of the other node is the keeper's."""
+    wires = []
+    for node, company in enumerate(companies):
+        beside = range(node * RANKS, (node + 1) * RANKS)
+        for rank in range(RANKS):
+            given = [company.link(rank, peer) for peer in range(WORLD)]
+            handed = [link for link in given if link]
+            assert [link.rank for link in handed] == [n for n in range(WORLD) if n not in beside]
+            assert {link.sock.family for link in handed} == {socket.AF_UNIX}
+            assert [company.link(rank, peer) for peer in range(WORLD)] == [None] * WORLD
+            wires.append(Wire.taken_over(handed, rank=beside[rank], world=WORLD, beside=beside))
+    broadcast_in_columns(wires)
 
 
 def test_nothing_but_a_connection_is_given_before_a_rank_is_ready(connected: Node) -> None:
