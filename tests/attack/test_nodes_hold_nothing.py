@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from collecting import COLLECTING
 from polling import wait_until
+from run_processes import keeper_of, of_life
 from stage import stage
 
 if not COLLECTING:
@@ -35,19 +35,6 @@ CHANNEL = 3
 """Sockets of a rank."""
 
 
-def below(pid: int) -> Iterator[int]:
-    """All processes that a process started, and those that these started."""
-    for place in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(place.read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it ended
-            continue
-        if parent == pid:
-            child = int(place.parent.name)
-            yield child
-            yield from below(child)
-
-
 def descriptors(pid: int) -> list[str]:
     found = []
     for place in Path(f"/proc/{pid}/fd").iterdir():
@@ -71,14 +58,6 @@ def tcp_ends() -> dict[str, tuple[str, str]]:
     return {f"socket:[{row[9]}]": (row[1], row[2]) for row in rows if row[3] != LISTENS}
 
 
-def of_life(pid: int) -> list[int]:
-    """The workload below a command, its first rank first."""
-    named = b"from sealtrain.guest.workload_life import"
-    return sorted(
-        child for child in below(pid) if named in Path(f"/proc/{child}/cmdline").read_bytes()
-    )
-
-
 def test_the_workload_of_each_node_has_its_connections_and_its_channel(tmp_path: Path) -> None:
     with stage(tmp_path) as world:
         world.anew = True  # as an operator starts them
@@ -93,9 +72,7 @@ def test_the_workload_of_each_node_has_its_connections_and_its_channel(tmp_path:
             for part in (lead, other):
                 ranks = of_life(part.pid)
                 assert len(ranks) == RANKS
-                keeper = int(
-                    Path(f"/proc/{ranks[0]}/stat").read_text().rpartition(")")[2].split()[1]
-                )
+                keeper = keeper_of(ranks[0])
                 here = {
                     ends[share] for rank in ranks for share in descriptors(rank) if share in ends
                 }

@@ -206,22 +206,22 @@ def test_a_killed_node_of_two_ranks_is_replaced_by_nodes_of_one(tmp_path: Path) 
         nodes = Nodes(world, "nodes", recipe)
         nodes.boot(nodes.socket(2))
         with nodes.lead("whole") as (lead, place), nodes.join(1, place, out="w1") as other:
-            lead.ended(within=300)
-            other.ended(within=60)
+            lead.wait_for_end(within=300)
+            other.wait_for_end(within=60)
         out = tmp_path / "run"
         lead, place = stack.enter_context(nodes.lead("run", wait_seconds=300, ranks=1, nodes=3))
         with nodes.join(1, place, out="n1") as other:
-            wait_until(lambda: sealed(out) or lead.gone or other.gone)
+            wait_until(lambda: sealed(out) or lead.gone or other.gone, seconds=300)
             assert other.kill() == -signal.SIGKILL
-        wait_until(lambda: "node-lost" in "\n".join(lead.said()))
+        wait_until(lambda: "node-lost" in "\n".join(lead.read_stderr()))
         whole = {path.name for path in out.glob("checkpoints/checkpoint-*")}
         assert whole  # and each opens, or the run would not go on
         assert not list(out.glob("checkpoints/**/*.tmp*"))
         place = met_anew(nodes, lead, place)
         others = [stack.enter_context(nodes.join(node, place, out=f"m{node}")) for node in (1, 2)]
-        assert lead.ended(within=300)["steps"] == 24
+        assert lead.wait_for_end(within=300)["steps"] == 24
         for node in others:
-            node.ended(within=60)
+            node.wait_for_end(within=60)
         one, two = weights(nodes.opened("whole")), weights(nodes.opened("run"))
         assert one.keys() == two.keys()
         for name in one:

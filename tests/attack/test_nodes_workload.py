@@ -21,6 +21,7 @@ from opener_here import OpenerHere
 from training_world import RUN_ID, PlainDataset, checkpoint_store
 from variants import variants
 
+from sealtrain.base.encoding import to_base64
 from sealtrain.base.models import load_model
 from sealtrain.errors import DataInvalid, LeaseStale, NodeLost, SealtrainError
 from sealtrain.guest.sandbox.events import Restated
@@ -48,6 +49,7 @@ from sealtrain.guest.workload.messages import (
 )
 from sealtrain.recipe.privacy import NoPrivacy
 from sealtrain.recipe.terms import ReleasePolicy
+from sealtrain.sealing.datakey import DataKey
 from sealtrain.training.data.sources import Source
 from sealtrain.training.errors import RankLost
 from sealtrain_nodes.company import NodeCompany, RankPlace
@@ -64,6 +66,7 @@ pytestmark = [pytest.mark.claim("C607"), pytest.mark.long]
 RANKS = 2
 """Of each of the two nodes."""
 WORLD = 2 * RANKS
+RUN_SECRET = b"s" * 32
 SECONDS = 20.0
 RUN, SESSION = "5a" * 16, "a5" * 16
 READY = RankReady(landlock=6, seccomp=True, unbound=0, memory="private")
@@ -84,9 +87,12 @@ class FakeLeaseKeeper:
         return LeaseStale("over", check="lease")
 
 
-def both() -> tuple[NodeCompany, NodeCompany]:
+def both(*, carries: bool = False) -> tuple[NodeCompany, NodeCompany]:
     """Two nodes that met and are connected."""
-    made = [NodeCompany.open(("127.0.0.1", 0), ranks=RANKS, first=n * RANKS) for n in (0, 1)]
+    made = [
+        NodeCompany.open(("127.0.0.1", 0), ranks=RANKS, first=node * RANKS, carries=carries)
+        for node in (0, 1)
+    ]
     places = [
         RankPlace(host="127.0.0.1", port=port, public_key=company.public_key)
         for company in made
@@ -105,7 +111,9 @@ def both() -> tuple[NodeCompany, NodeCompany]:
 class Node:
     """The keeper of node 1, and the ends of its workload's ranks."""
 
-    def __init__(self, folder: Path, company: NodeCompany, **given: float) -> None:
+    def __init__(
+        self, folder: Path, company: NodeCompany, audit: Any = None, **given: float
+    ) -> None:
         pairs = [connections() for _ in range(RANKS)]
         self.ours = [ours for ours, _ in pairs]
         self.theirs: list[ChannelEnds] = [theirs for _, theirs in pairs]
@@ -127,12 +135,14 @@ class Node:
                 release_policy=policy,
                 privacy=NoPrivacy(dp="none"),
                 scripts=[],
+                audit=audit,
                 validation=None,
                 schedule=None,
                 datasets=[],
                 model=SimpleNamespace(kind="config"),
             ),
             lock=SimpleNamespace(scripts={}),
+            secret=DataKey(RUN_SECRET),
             model=None,
             opener=OpenerHere([source], ["prompt", "completion"]),
             store=checkpoint_store(folder / "checkpoints"),
@@ -190,8 +200,8 @@ def unconnected() -> Iterator[NodeCompany]:
 
 
 @pytest.fixture
-def companies() -> Iterator[tuple[NodeCompany, NodeCompany]]:
-    made = both()
+def companies(request: pytest.FixtureRequest) -> Iterator[tuple[NodeCompany, NodeCompany]]:
+    made = both(carries=getattr(request, "param", False))
     yield made
     leaving = [threading.Thread(target=company.leave) for company in made]
     for thread in leaving:
@@ -200,7 +210,7 @@ def companies() -> Iterator[tuple[NodeCompany, NodeCompany]]:
         thread.join()
 
 
-def kept(folder: Path, company: NodeCompany, **given: float) -> Iterator[Node]:
+def kept(folder: Path, company: NodeCompany, **given: Any) -> Iterator[Node]:
     made = Node(folder, company, **given)
     yield made
     for ends in made.theirs:
@@ -292,6 +302,11 @@ def test_the_ranks_of_a_workload_go_on_with_connections_that_the_keeper_has_no_m
         given = [lead.link(rank, peer) for peer in range(WORLD)]
         handed = [link for link in given if link]
         wires.append(Wire.taken_over(handed, rank=rank, world=WORLD, beside=range(RANKS)))
+    broadcast_in_columns(wires)
+
+
+def broadcast_in_columns(wires: list[Wire]) -> None:
+    """The ranks of node 0 send the ranks of node 1 something, and all end."""
     views = [memoryview(bytearray(b"gradients" if wire.rank < RANKS else 9)) for wire in wires]
     form = form_of("a broadcast")
 
@@ -311,12 +326,41 @@ def test_the_ranks_of_a_workload_go_on_with_connections_that_the_keeper_has_no_m
         threading.Thread(target=wire.close, daemon=True).start()
 
 
+@pytest.mark.claim("C763")
+@pytest.mark.parametrize("companies", [True], indirect=True)
+def test_every_rank_of_a_script_has_frames_carried_and_no_socket_that_leads_out(
+    companies: tuple[NodeCompany, NodeCompany],
+) -> None:
+    """Two nodes of two ranks: each rank's connection to each of the other node is the keeper's."""
+    wires = []
+    for node, company in enumerate(companies):
+        beside = range(node * RANKS, (node + 1) * RANKS)
+        for rank in range(RANKS):
+            given = [company.link(rank, peer) for peer in range(WORLD)]
+            handed = [link for link in given if link]
+            assert [link.rank for link in handed] == [n for n in range(WORLD) if n not in beside]
+            assert {link.sock.family for link in handed} == {socket.AF_UNIX}
+            assert [company.link(rank, peer) for peer in range(WORLD)] == [None] * WORLD
+            wires.append(Wire.taken_over(handed, rank=beside[rank], world=WORLD, beside=beside))
+    broadcast_in_columns(wires)
+
+
 def test_nothing_but_a_connection_is_given_before_a_rank_is_ready(connected: Node) -> None:
     _, descriptor = AskingEnd(connected.theirs[0].control).ask(TakeLink(rank=0))
     assert descriptor is not None
     socket.close(descriptor)
     connected.says(Slots(), "rows")
     assert code_of(connected) == ("training-failed", "channel")
+
+
+@pytest.fixture
+def auditing(tmp_path: Path, unconnected: NodeCompany) -> Iterator[Node]:
+    yield from kept(tmp_path, unconnected, audit=SimpleNamespace(canaries=2))
+
+
+def test_its_workload_draws_canaries_from_the_runs_secret(auditing: Node) -> None:
+    """Which its lead sent it: all nodes put the same canaries among the records."""
+    assert auditing.ready()["secret"] == to_base64(RUN_SECRET)
 
 
 def test_it_learns_what_it_trains_on_and_nothing_of_the_run(node: Node) -> None:

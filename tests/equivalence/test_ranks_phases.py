@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from collecting import COLLECTING
 from ranks_matrix import BACKENDS, NEAR, agreement, refusal
-from ranks_world import PLAYS, recipe_of, reopened, seal_all, summary
+from ranks_world import PLAYS, evaluation, recipe_of, reopened, seal_all, summary
 from remains import ended
 from training_world import Ran, checkpoint_store, run, sources_of
 
@@ -48,11 +48,13 @@ def alone(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
 
 
 def in_ranks(
-    world: Path, backend: dict[str, Any], *names: str, timeout: int = 280
+    world: Path,
+    backend: dict[str, Any],
+    *names: str,
+    timeout: int = 280,
+    player: str = "ranks_player",
 ) -> dict[str, dict[str, Any]]:
-    done = ended(
-        "ranks_player", world, json.dumps(backend), *names, timeout=timeout, OMP_NUM_THREADS="1"
-    )
+    done = ended(player, world, json.dumps(backend), *names, timeout=timeout, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     return {line.pop("name"): line for line in lines}
@@ -107,6 +109,29 @@ def test_every_phase_that_a_backend_accepts_is_one_rank(
     for name in names:
         try:
             same_as_one_rank(done[name], name, world, backend["name"], alone(name))
+        except AssertionError as error:  # all that differ, not the first
+            apart[name] = str(error)
+    assert not apart
+
+
+@pytest.mark.nightly
+@pytest.mark.claim("C743")
+@pytest.mark.parametrize("backend", ["trl", "fsdp"])
+def test_every_phase_that_nodes_accept_is_one_rank(
+    world: Path, backend: str, alone: Callable[[str], Ran]
+) -> None:
+    """Two nodes of one rank each, over the wire."""
+    names = [
+        name
+        for name in PLAYS
+        if PLAYS[name].made is not evaluation
+        and refusal(name, {"name": backend, "ranks": 2}) is None
+    ]
+    done = in_ranks(world, {"name": backend}, *names, timeout=800, player="nodes_player")
+    apart = {}
+    for name in names:
+        try:
+            same_as_one_rank(done[name], name, world, backend, alone(name))
         except AssertionError as error:  # all that differ, not the first
             apart[name] = str(error)
     assert not apart

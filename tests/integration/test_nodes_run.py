@@ -78,6 +78,25 @@ def test_two_nodes_train_a_sealed_base_as_one_guest_does(tmp_path: Path) -> None
 
 
 @pytest.mark.nightly
+@pytest.mark.claim("C743")
+def test_two_nodes_audit_their_model_as_one_guest_does(tmp_path: Path) -> None:
+    """By canaries that both draw alike; one that each drew for itself would stay unknown."""
+    figures = ["canary_exposure", "canary_exposure_max", "membership_auc"]
+    released = RECIPE["release_policy"] | {"metrics": ["loss", *figures]}
+    changed = {"audit": {"canaries": 2, "repetitions": 40}, "release_policy": released}
+    with stage(tmp_path) as world:
+        both = Nodes(world, "both", recipe_of(2, **changed))
+        with both.lead("run") as (lead, place), both.join(1, place) as other:
+            assert lead.wait_for_end(within=200)["steps"] == 12
+            other.wait_for_end(within=60)
+        manifest = world.folder / "run" / "manifest.json"
+        verdict = world.run("verify", manifest, "--trust", both.trust())
+        assert all(check["outcome"] == "passed" for check in verdict["checks"])
+        metrics = form.read(manifest.read_bytes()).predicate.run.metrics
+        assert set(figures) <= set(metrics)
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["trl", "fsdp"])
 def test_two_nodes_of_two_ranks_end_with_the_weights_of_one_guest_of_four_but_for_rounding(
     tmp_path: Path, backend: str

@@ -169,6 +169,7 @@ PLAYS: dict[str, Play] = {
         | {"load_best_model_at_end": True},
     ),
     "sft-lora": of(sft, peft=ADAPTER),
+    "sft-merged": of(sft, peft=ADAPTER | {"merge": True}),
     "sft-qlora": of(sft, **QLORA),
     "sft-prompts": of(sft, peft=PROMPTS),
     "sft-bf16": of(sft, trainer={"bf16": True}),
@@ -176,6 +177,9 @@ PLAYS: dict[str, Play] = {
     "classify": of(classify, model=NUMBERS, trainer={"eval_steps": 2}),
     "classify-text": of(classify, model=READER, **TEXT),
     "classify-text-lora": of(classify, model=READER, **TEXT, peft=ENCODER_ADAPTER),
+    "classify-text-merged": of(
+        classify, model=READER, **TEXT, peft=ENCODER_ADAPTER | {"merge": True}
+    ),
     "classify-text-qlora": of(classify, model=JUDGE, **TEXT, peft=ENCODER_ADAPTER | FOUR_BITS),
     "classify-image": of(image_classifier, "digits", **SEEING),
     "classify-image-lora": of(image_classifier, "digits", **SEEING, peft=ADAPTER),
@@ -224,7 +228,9 @@ PLAYS: dict[str, Play] = {
 }
 
 
-def recipe_of(play: str | Play, backend: dict[str, Any] | None = None) -> PhaseRecipe:
+def recipe_of(
+    play: str | Play, backend: dict[str, Any] | None = None, **further: Any
+) -> PhaseRecipe:
     """The recipe for a backend; without one for one rank, which does what two ranks do."""
     play = PLAYS[play] if isinstance(play, str) else play
     ranks = 2 if backend is None else 1
@@ -233,7 +239,7 @@ def recipe_of(play: str | Play, backend: dict[str, Any] | None = None) -> PhaseR
         "gradient_accumulation_steps": 1 if play.whole else ranks,
     }
     changed = copy.deepcopy(play.changed) | ({} if backend is None else {"backend": backend})
-    return play.made(trainer=STILL | division | play.trainer, **changed)
+    return play.made(trainer=STILL | division | play.trainer, **changed, **further)
 
 
 def seal_all(folder: Path) -> Path:

@@ -16,6 +16,7 @@ from sealtrain.training.data.stream import read_all
 from sealtrain.training.distributed.agreement import by_itself, deal_pieces
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.models.adapters import virtual_tokens
+from sealtrain.training.models.merge_by_module import merges_by_module
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +58,7 @@ def train_and_measure(
     if work.standins is not None:
         work.standins.put_in(trainer.model)
     trainer.train()
-    if not goes_on and _is_delivered_as_trained(work):
+    if not goes_on and _is_read_in_parts(work, trainer.model):
         shared = work.shared = work.machinery.share_model(trainer)
         if shared is not None:
             return _measure_together(shared, evaluation)
@@ -70,11 +71,16 @@ def train_and_measure(
         return model, evaluation(model)
 
 
-def _is_delivered_as_trained(work: TrainingContext[PhaseRecipe]) -> bool:
-    """Whether nothing but the delivery reads the weights once they are measured."""
+def _is_read_in_parts(work: TrainingContext[PhaseRecipe], model: Any) -> bool:
+    """Whether nothing but the delivery reads the weights once they are measured.
+
+    A merge is made while the weights are read, but of a base in four bits, which is read anew.
+    """
     peft = work.recipe.peft
-    adapts = peft is None or (peft.changes_weights and not peft.merge)
-    return adapts and getattr(work.recipe, "audit", None) is None and work.standins is None
+    fits = peft is None or (peft.changes_weights and not peft.merge)
+    if peft is not None and peft.merge and peft.quantization is None:
+        fits = merges_by_module(model)
+    return fits and getattr(work.recipe, "audit", None) is None and work.standins is None
 
 
 def _measure_together(

@@ -15,6 +15,8 @@ from sealtrain.training.weight_file import Convert, HeldWeights, WeightFile
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from sealtrain.training.models.merge_by_module import MergeByModule
+
 ADAPTER_CONFIG: Final = "adapter_config.json"
 BASE_FIELD: Final = "base_model_name_or_path"
 """Where an adapter's settings name its base model."""
@@ -92,7 +94,9 @@ def model_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> dict[s
     return plan_files(model, tokenizer).in_memory()
 
 
-def plan_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> PlannedFiles:
+def plan_files(
+    model: Any, tokenizer: PreTrainedTokenizerBase | None, merge: MergeByModule | None = None
+) -> PlannedFiles:
     """Weights as safetensors, config and tokenizer.
 
     A PEFT model gives its adapter (``adapter_model.safetensors``, ``adapter_config.json``).
@@ -100,11 +104,12 @@ def plan_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> Planned
     Args:
         model: A model, or its outline while its weights are shared out over ranks.
         tokenizer: Of the model; ``None`` without one.
+        merge: Makes the model's tensors while they are read; the model is its outline.
 
     Raises:
         TrainingDiverged: A weight that lies here is not a finite number.
     """
-    made = _adapter_files(model) if hasattr(model, "peft_config") else _whole_files(model)
+    made = _adapter_files(model) if hasattr(model, "peft_config") else _whole_files(model, merge)
     if tokenizer is not None:
         made.beside.update(_tokenizer_files(tokenizer))
     return made
@@ -119,7 +124,7 @@ def weight_files(model: Any) -> dict[str, bytes]:
     return _whole_files(model).in_memory()
 
 
-def _whole_files(model: Any) -> PlannedFiles:
+def _whole_files(model: Any, merge: MergeByModule | None = None) -> PlannedFiles:
     state = model.state_dict(keep_vars=True)
     require_finite_model(model, state)
     weights = _without_aliases(state)
@@ -130,11 +135,27 @@ def _whole_files(model: Any) -> PlannedFiles:
     if generation is not None and hasattr(model, "can_generate") and model.can_generate():
         text = generation.to_json_string(use_diff=True, keys_to_pop=["compile_config"])
         files["generation_config.json"] = text.encode()
+    convert = _conversion_of(model)
+    if merge is not None:
+        weights = merge.sources(weights)
+        convert = partial(_merge_and_convert, merge, convert)
     return PlannedFiles(
         beside=files,
-        weights=WeightFile("model.safetensors", weights, convert=_conversion_of(model)),
+        weights=WeightFile(
+            "model.safetensors",
+            weights,
+            convert=convert,
+            unit_of=None if merge is None else merge.module_of,
+        ),
         held=HeldWeights(weights),
     )
+
+
+def _merge_and_convert(
+    merge: MergeByModule, convert: Convert | None, tensors: dict[str, Any]
+) -> Mapping[str, Any]:
+    merged = merge.merge(tensors)
+    return merged if convert is None else convert(merged)
 
 
 def _config_as_saved(model: Any) -> Any:

@@ -17,6 +17,7 @@ from sealtrain.base.stages import Stage, say_stages, unsaid
 from sealtrain.recipe.epochs import with_steps
 from sealtrain.training.basefiles import base_files_of, baseless_files, with_base_files
 from sealtrain.training.model_files import PlannedFiles, Trained, plan_files
+from sealtrain.training.models.merge_by_module import MergeByModule
 from sealtrain.training.telemetry.bar import progress_bar
 from sealtrain.training.telemetry.metric_gate import MetricGate
 from sealtrain.training.telemetry.monitor import Monitor
@@ -205,10 +206,14 @@ def train(
             refuse_not_finite(counts.steps, measured)
             if built is not None and standins is not None:
                 standins.take_out(built)
+            merge = None
             merges = phase is None and recipe.peft is not None and recipe.peft.merge
-            if built is not None and merges:
+            if built is not None and merges and work.shared is None:
                 built = _merge(recipe, inputs.base_dir, built)
-    made = None if built is None else plan_files(built, tokenizer)
+            elif built is not None and merges:
+                merge = MergeByModule(built)
+                built = merge.merged
+    made = None if built is None else plan_files(built, tokenizer, merge)
     files = work.beside
     if made is not None:
         files = files | {made.weights.name: b""} | made.beside

@@ -112,6 +112,7 @@ class WeightFile:
         outlines: Mapping[str, torch.Tensor],
         *,
         convert: Convert | None = None,
+        unit_of: Callable[[str], str] | None = None,
     ) -> None:
         """Lay the file out.
 
@@ -120,10 +121,12 @@ class WeightFile:
             outlines: Tensors by the names under which a source reads them, also without memory.
             convert: What is published in place of them; ``None`` for the same. It is tried on
                 tensors without memory.
+            unit_of: Names what a tensor is converted with; ``None`` where no part of the model
+                smaller than a layer is known.
         """
         self.name = name
         by_name = {each: _without_memory(tensor) for each, tensor in outlines.items()}
-        groups = _plain(by_name) if convert is None else _group_tensors(by_name, convert)
+        groups = _plain(by_name) if convert is None else _group_tensors(by_name, convert, unit_of)
         self._tensors = dict(sorted(groups.items(), key=_as_safetensors_orders))
         self._header = _header({each: tensor for each, (tensor, _) in self._tensors.items()})
         self.size = len(self._header) + sum(_size(tensor) for tensor, _ in self._tensors.values())
@@ -159,7 +162,8 @@ class WeightFile:
                     held.update(group.read(source))
                 whole = held.pop(name)
                 _require_fit(name, whole.shape == outline.shape)
-                blocks = blocks_of(whole)
+                # A block that still lies somewhere would hold the whole.
+                blocks = (block.clone() for block in blocks_of(whole))
                 del whole
             before = group
             for block in blocks:
@@ -204,7 +208,9 @@ def _plain(outlines: Mapping[str, Any]) -> _TensorGroups:
     }
 
 
-def _group_tensors(outlines: Mapping[str, Any], convert: Convert) -> _TensorGroups:
+def _group_tensors(
+    outlines: Mapping[str, Any], convert: Convert, unit_of: Callable[[str], str] | None
+) -> _TensorGroups:
     """The smallest groups that publish what all tensors together do."""
     whole = dict(convert(dict(outlines)))
     names = {id(tensor): name for name, tensor in outlines.items()}
@@ -213,14 +219,17 @@ def _group_tensors(outlines: Mapping[str, Any], convert: Convert) -> _TensorGrou
             name: (tensor, _TensorGroup(sources={names[id(tensor)]: tensor}))
             for name, tensor in whole.items()
         }
-    for key in (_layer_of, lambda _: ""):
+    for key in (*([] if unit_of is None else [unit_of]), _layer_of, lambda _: ""):
         parts: dict[str, dict[str, Any]] = {}
         for name, tensor in outlines.items():
             parts.setdefault(key(name), {})[name] = tensor
         found: _TensorGroups = {}
         for part in parts.values():
-            group = _TensorGroup(sources=part, convert=convert)
-            found |= {name: (tensor, group) for name, tensor in convert(dict(part)).items()}
+            made = convert(dict(part))
+            renamed = [id(each) for each in made.values()] == [id(each) for each in part.values()]
+            changes = len(part) > 1 or not renamed
+            group = _TensorGroup(sources=part, convert=convert if changes else None)
+            found |= {name: (tensor, group) for name, tensor in made.items()}
         if _describe_groups(found) == {name: _form(tensor) for name, tensor in whole.items()}:
             return found
     raise AssertionError("all tensors together publish what all tensors together do")

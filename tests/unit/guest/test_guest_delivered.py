@@ -69,6 +69,20 @@ def test_parts_out_of_order_are_no_file(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.claim("C769")
+def test_a_file_whose_last_part_never_comes_is_none_and_leaves_nothing(tmp_path: Path) -> None:
+    with closing(DeliveredFiles(tmp_path)) as files:
+        half = memoryview(CANARY)[: len(CANARY) // 2]
+        assert files.take(part(0, len(half), size=len(CANARY)), half) is None
+        assert (files.names, files.is_between) == ((), False)
+        own = open_below(tmp_path)
+        assert CANARY[:24] not in os.pread(own, len(CANARY), 0)
+        assert list(tmp_path.iterdir()) == []  # no name by which another process finds it
+    with pytest.raises(ValueError, match="unpack"):
+        open_below(tmp_path)
+    assert files.names == ()
+
+
+@pytest.mark.claim("C769")
 def test_what_waits_is_ciphertext_and_is_found_altered(tmp_path: Path) -> None:
     with closing(DeliveredFiles(tmp_path)) as files:
         deliver(files, WEIGHTS, CANARY, 1 << 20)

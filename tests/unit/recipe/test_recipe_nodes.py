@@ -41,7 +41,6 @@ def changes(recipe: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
             for name in ("unsloth", "axolotl")
         ],
         "privacy.dp: sgd or metrics": [{"privacy": SGD, "release_policy": quiet}],
-        "audit.canaries": [{"audit": {"canaries": 2}}],
         "datasets.series": [{"datasets": series}],
         "schedule": [{"schedule": SCHEDULE}],
         "release_policy.model.handed_on": [
@@ -87,6 +86,7 @@ TAKEN: dict[str, Any] = {
     "resume_ranks": {"backend": {"name": "trl", "ranks": 2, "resume_ranks": [1]}},
     "script": {"scripts": ["train.py"], "backend": {"name": "trl", "ranks": 2}},
     "validation": {"validation": {"min_records": 20}},
+    "canaries": {"audit": {"canaries": 2}},
     "handed a template": {
         "model": {"path": "base", "chat_template": ["{{ messages }}"]},
         "columns": {"messages": "messages"},

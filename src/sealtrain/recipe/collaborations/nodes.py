@@ -23,7 +23,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "phase: evaluate": "nothing is trained; the ranks of one guest share the records out",
     "backend: unsloth or axolotl": "these libraries train in one process",
     "privacy.dp: sgd or metrics": "one guest draws the noise and keeps its account",
-    "audit.canaries": "each node would draw others, from a secret of its own",
     "datasets.series": "each node would ask for a series by itself, and could read another length",
     "schedule": "it starts one guest",
     "release_policy.model.handed_on": "one guest gives the model's key to the recipe that follows",
@@ -108,6 +107,4 @@ class Nodes(CollaborationSettings):
             return f"collaboration.resume_nodes names other numbers than nodes, not {self.nodes}"
         if max(worlds_of(recipe)) > MAX_PROCESSES:
             return f"collaboration nodes trains in at most {MAX_PROCESSES} ranks of all nodes"
-        if getattr(getattr(recipe, "audit", None), "canaries", 0):
-            return f"collaboration nodes has no audit.canaries: {REFUSED['audit.canaries']}"
         return None

@@ -19,6 +19,7 @@ from sealtrain.training.basefiles import files_in, merge_files
 from sealtrain.training.errors import TrainingDiverged
 from sealtrain.training.finite import require_finite_weights
 from sealtrain.training.model_files import SPARSE_FILE, weight_files
+from sealtrain.training.models.merge_by_module import merge_not_finite
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -200,9 +201,7 @@ def _merge_adapter(model: Any) -> PreTrainedModel:
     try:
         whole: PreTrainedModel = model.merge_and_unload(safe_merge=True)
     except ValueError:
-        raise TrainingDiverged(
-            "the merge of the adapter and its base is not finite", check="weights"
-        ) from None
+        raise merge_not_finite() from None
     return whole
 
 

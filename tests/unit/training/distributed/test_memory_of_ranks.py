@@ -14,6 +14,7 @@ from training_world import LLAMA, RUN_ID, checkpoint_store
 
 if not COLLECTING:
     import torch
+    from peft import LoraConfig, get_peft_model
     from tensor_bytes import TensorBytes
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -22,6 +23,7 @@ if not COLLECTING:
     from sealtrain.training.checkpoints.shardsaver import ShardSaver
     from sealtrain.training.distributed.sharded import Sharded
     from sealtrain.training.model_files import plan_files
+    from sealtrain.training.models.merge_by_module import MergeByModule
 
 PAGE = Path(__file__).resolve().parents[4] / "docs/reference/memory-of-ranks.md"
 RANKS, WIDTH = 2, 4
@@ -86,12 +88,40 @@ def count(folder: Path) -> dict[str, list[tuple[float, float]]]:
                     pass
         # What a rank has itself it sends from where it lies.
         lines["delivery"] = (0 if rank else 2 * BLOCK, counted.most)
+        lines["delivery of a merge"] = deliver_a_merge(
+            rank, LlamaForCausalLM(LlamaConfig(**config))
+        )
         return lines
 
     done = in_ranks(RANKS, work)
     return {name: [each[name] for each in done] for name in done[0]}
 
 
+def deliver_a_merge(rank: int, base: Any) -> tuple[float, float]:
+    """As ``count``, of one line."""
+    model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj"]))
+    largest = max(
+        module.weight.numel()
+        for name, module in model.named_modules()
+        if name.endswith(".base_layer")
+    )
+    machinery = Sharded(Fsdp(name="fsdp", ranks=RANKS))
+    machinery.share_out(model)
+    trainer = SimpleNamespace(model=model, args=SimpleNamespace(device=torch.device("cpu")))
+    shared = machinery.share_model(trainer)
+    with TensorBytes() as counted:
+        if rank:
+            shared.follow()
+        else:
+            merge = MergeByModule(shared.outline)
+            made = plan_files(merge.merged, None, merge).weights
+            for _ in made.blocks(shared.lead(made.order)):
+                pass
+    # Tensor, sum, what is added in float32, and what the look for NaN makes: one more and booleans.
+    return (0 if rank else (3 * WIDTH + 4 + 3) * largest), counted.most
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 @pytest.mark.claim("C734", "C771")
 def test_each_line_is_what_a_rank_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("weight_file", "distributed.shared_model"):
