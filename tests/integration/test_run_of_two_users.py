@@ -38,7 +38,10 @@ for place in PLACES:
     except PermissionError:
         continue
     raise SystemExit("the script opens what is its keeper's")
+torch.manual_seed(1)
 model = torch.nn.Linear(1, 1)
+if os.environ.get("WORLD_SIZE", "1") != "1":  # over the loopback of a network of its own
+    model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loop = sealtrain.SealedLoop(model, optimizer)
 for batch in loop.batches():
@@ -83,10 +86,12 @@ def start_as_a_guest_does(words: list[str], home: Path) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_a_loop_trains_and_its_manifest_verifies(world: Stage) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_loop_trains_and_its_manifest_verifies(world: Stage, ranks: int) -> None:
     recipe = RECIPE | {
         "name": "two-users",
         "scripts": ["train.py"],
+        "backend": {"name": "trl", "ranks": ranks},
         "datasets": RECIPE["datasets"][:2],
         "trainer": RECIPE["trainer"] | {"max_steps": 4, "save_steps": 2},
         "release_policy": RECIPE["release_policy"] | {"metrics": ["loss"]},
