@@ -121,6 +121,7 @@ def test_a_small_training_in_an_enclave_ends_in_a_manifest_that_verifies(
         "scripts": ["loop.py"],
         "trainer": RECIPE["trainer"] | {"max_steps": STEPS, "save_steps": STEPS},
         "hardware": RECIPE["hardware"] | {"tier": "cloud"},
+        "release_policy": RECIPE["release_policy"] | {"logs": "structured"},
     }
     (folder / "loop.py").write_text(LOOP)
     stages: list[EnclaveStage] = []
@@ -157,10 +158,14 @@ def test_a_small_training_in_an_enclave_ends_in_a_manifest_that_verifies(
                 stages.append(stage)
                 played.say(f"{stage.stage} {stage.code or ''}")
 
+            def reach(address: tuple[str, int]) -> socket.socket:
+                played.say(f"a tunnel to {address[0]}")
+                return reach_here(address)
+
             machine = ParentMachine(
                 cli=played.cli,
                 vsock=played,
-                tunnels=Tunnels(launch.servers, reach=reach_here, on_refusal=played.say),
+                tunnels=Tunnels(launch.servers, reach=reach, on_refusal=played.say),
                 publish=None,
             )
             parent = Parent(launch, machine, on_stage=tell, hand_in_seconds=STARTS_WITHIN)
@@ -169,6 +174,8 @@ def test_a_small_training_in_an_enclave_ends_in_a_manifest_that_verifies(
             finally:
                 played.enclave.__exit__(None, None, None)
                 print(*played.enclave.console, sep="\n")
+                print((folder / "broker-part.log").read_text())
+                show_times(folder / "store", played.began_at)
         assert (ended.status, ended.code) == (0, "ended")
         assert [stage.stage for stage in stages] == ["measured", "started", "ended"]
         manifest = folder / "store/run/manifest.json"
@@ -193,6 +200,12 @@ def test_a_small_training_in_an_enclave_ends_in_a_manifest_that_verifies(
 def reach_here(address: tuple[str, int]) -> socket.socket:
     """Every name is this machine's."""
     return socket.create_connection(("127.0.0.1", address[1]), timeout=30)
+
+
+def show_times(store: Path, began: float) -> None:
+    """Say when each file came into the store."""
+    came = sorted((path.stat().st_mtime - began, path) for path in store.rglob("*"))
+    print(*(f"{seconds:7.1f} s  {path.relative_to(store)}" for seconds, path in came), sep="\n")
 
 
 def require_registers(manifest: Path, measured: dict[int, str], document: bytes) -> None:

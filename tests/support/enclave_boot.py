@@ -41,6 +41,8 @@ from sealtrain_rehearsal.simulator.nitro import SimulatedNsm
 
 CID: Final = 16
 _MODEL: Final = "microvm,acpi=off,memory-backend=mem,rtc=on"
+_CLOCK: Final = "2001-09-09T01:46:40"
+"""What the host's clock says: its own matter, since an enclave's time is its security module's."""
 ORDER: Final = (
     "virtio_mmio",
     "vsock",
@@ -110,6 +112,7 @@ class BootedEnclave:
             *("-L", str(share / "qemu"), "-L", str(share / "seabios"), "-M", _MODEL),
             *("-smp", "1", "-accel", "tcg", "-cpu", "max"),
             *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+            *("-rtc", f"base={_CLOCK}"),
             *("-serial", "stdio", "-kernel", str(folder / "kernel")),
             *("-initrd", str(folder / "initrd")),
             *("-append", bytes(parts.of_kind(COMMAND_LINE)[0]).decode("ascii")),
@@ -172,7 +175,7 @@ class PlayedParent:
                 bytes.fromhex(measured[2]),
             ),
         )
-        self._begun = time.monotonic()
+        self._begun, self.began_at = time.monotonic(), time.time()
         self.beat = threading.Event()
         self.enclave = BootedEnclave(
             folder,

@@ -257,6 +257,8 @@ class _Connection:
     got: int = 0
     sent: int = 0
     allowed: int = 0
+    part_bytes: int = _PART_BYTES
+    breaks_off: bool = False
     open: bool = False
     ended: bool = False
     waiting: deque[bytes] = field(default_factory=deque)
@@ -280,8 +282,23 @@ class VsockBackend(Backend):
         self._next_port = 70_000
         super().__init__(path, 2, struct.pack("<Q", cid))
 
-    def connect(self, port: int, seconds: float = 120) -> socket.socket:
-        """A connection to a port of the guest, as from its parent.
+    def connect(
+        self,
+        port: int,
+        seconds: float = 120,
+        *,
+        cid: int = PARENT,
+        part_bytes: int = _PART_BYTES,
+        breaks_off: bool = False,
+    ) -> socket.socket:
+        """A connection to a port of the guest.
+
+        Args:
+            port: Of the guest.
+            seconds: That an answer, and later each read, may take.
+            cid: Whose connection the guest sees.
+            part_bytes: At most this much is in a packet.
+            breaks_off: Where our side ends, the guest sees a connection that broke.
 
         Raises:
             ConnectionRefusedError: Nothing listens there.
@@ -291,7 +308,9 @@ class VsockBackend(Backend):
 
         def begin() -> None:
             self._next_port += 1
-            made = _Connection(PARENT, self._next_port, port, ours)
+            made = _Connection(
+                *(cid, self._next_port, port, ours), part_bytes=part_bytes, breaks_off=breaks_off
+            )
             self._connections[made.local, port] = made
             self._answered[made.local, port] = answered
             self._send(made, _REQUEST)
@@ -395,7 +414,7 @@ class VsockBackend(Backend):
         """Hand what our side writes to the back end's thread."""
         while True:
             try:
-                data = connection.ours.recv(_PART_BYTES)
+                data = connection.ours.recv(connection.part_bytes)
             except OSError:
                 data = b""
             self._do(lambda data=data: self._queue(connection, data))  # type: ignore[misc]
@@ -415,6 +434,9 @@ class VsockBackend(Backend):
             if data:
                 self._send(connection, _RW, data)
                 connection.sent += len(data)
+            elif connection.breaks_off:
+                self._send(connection, _RST)
+                self._forget((connection.local, connection.remote))
             else:
                 self._send(connection, _SHUTDOWN, flags=2)
                 self._end_if_over(connection, (connection.local, connection.remote))

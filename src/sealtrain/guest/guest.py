@@ -22,6 +22,7 @@ from sealtrain.errors import SealtrainError, UsageError
 from sealtrain.guest.admission import Admitted, admit
 from sealtrain.guest.sandbox.border import Ways, enclose, telling
 from sealtrain.guest.sandbox.events import Named, run_telling
+from sealtrain.guest.sandbox.files import evidence_devices
 from sealtrain.guest.sandbox.output import OutputTally
 from sealtrain.recipe.collaboration import is_shared_out
 from sealtrain.signing.target import Target
@@ -245,6 +246,7 @@ def run_secluded(
         urls=[*guest.urls, *peers],
         folders=[guest.settings.out, *platform.writable, *writable],
         sockets=[*platform.sockets, *sockets],
+        devices=evidence_devices(),
     )
     with enclose(guest.tally, alone=guest.around.alone) as room, room.confine(ways):
         guest.report_failures(telling(room.terminal))

@@ -23,6 +23,7 @@ from sealtrain.guest.other_guests import Fellows, expect_listening, fellows_of
 from sealtrain.guest.run_end import Outcome
 from sealtrain.guest.sandbox.border import Room, Ways, enclose, saying, telling
 from sealtrain.guest.sandbox.events import Named, run_telling
+from sealtrain.guest.sandbox.files import evidence_devices
 from sealtrain.guest.sandbox.rehearsal import shows_insecurely
 from sealtrain.guest.settings import RunSettings
 from sealtrain.guest.signals import softly
@@ -133,6 +134,7 @@ class RunSteps:
             folders=[run.settings.out, *guest.writable],
             sockets=guest.sockets,
             signals=True,
+            devices=evidence_devices(),
         )
         with (
             softly(run.lease_keeper.end_soon) if run.around.alone else nullcontext(),

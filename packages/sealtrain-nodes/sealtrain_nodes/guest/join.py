@@ -27,6 +27,7 @@ from sealtrain.guest.errors import RunStopped
 from sealtrain.guest.key_holder import Asking, DataGuest
 from sealtrain.guest.sandbox.border import Room, Ways, enclose, telling
 from sealtrain.guest.sandbox.events import Named, Restated, run_telling
+from sealtrain.guest.sandbox.files import evidence_devices
 from sealtrain.guest.sandbox.rehearsal import shows_insecurely
 from sealtrain.guest.signals import softly
 from sealtrain.recipe.backends import (
@@ -313,6 +314,7 @@ class _JoinWork:
             folders=[guest.settings.out, *platform.writable],
             sockets=platform.sockets,
             signals=True,
+            devices=evidence_devices(),
         )
         with (
             enclose(

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from sealtrain.guest.boot.agent import GuestAgent
 
 _FOLDER: Final = Path("/enclave")
+_MODULE: Final = "/dev/nsm"
 _HEARTBEAT_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 0.05
 _TOLD_SECONDS: Final = 10.0
@@ -251,6 +252,16 @@ class EnclaveInit:
         self._kernel.give(path, USER)
         return agent
 
+    def close_module(self, user: int) -> None:
+        """Let a user alone open the security module, which Linux's driver offers to all of them.
+
+        Args:
+            user: Of the document's program, or 0 where an agent asks for it.
+        """
+        device = self._path(_MODULE)
+        device.chmod(0o600)
+        self._kernel.give(device, user)
+
     def _give(self, place: Path, data: bytes) -> None:
         """Write a new file that the document's program alone reads."""
         descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -315,8 +326,7 @@ def main() -> None:
         if program.asks_agent:
             enclave.take_ticket()
             agent = enclave.open_agent()
-        else:
-            os.chown("/dev/nsm", USER, USER)
+        enclave.close_module(0 if program.asks_agent else USER)
         kernel.gain_no_privileges()
         child = _start(program)
         enclave.start_bridges()

@@ -57,6 +57,7 @@ class Ways:
         readable: Files and folders to read, beside those to write in; all when ``None``.
         network: Sockets may be made at all.
         signals: Signals may be sent to processes outside.
+        devices: Device files of evidence, for a process that proves what it is.
     """
 
     urls: Sequence[str] = ()
@@ -65,6 +66,7 @@ class Ways:
     readable: Sequence[Path] | None = None
     network: bool = True
     signals: bool = False
+    devices: Sequence[Path] = ()
 
 
 class Room:
@@ -97,7 +99,7 @@ class Room:
         return confine_to(
             *outbound().places(ways.urls),
             unix=ways.sockets,
-            writable=[*ways.folders, *self.scratch.writable],
+            writable=[*ways.folders, *self.scratch.writable, *ways.devices],
             programs=self._programs,
             noted=self._tally.note,
         )
@@ -115,7 +117,7 @@ class Room:
             places = [address_of(url) for url in outbound().places(ways.urls)]
             names = not all(is_number(host) for host, _port in places)
             landlock = restrict(
-                [*ways.folders, *self.scratch.writable],
+                [*ways.folders, *self.scratch.writable, *ways.devices],
                 connect=[port for _host, port in places],
                 sockets=ways.sockets,
                 names=names,

@@ -5,8 +5,10 @@
    of an open does not name that directory: ``os.open`` writes to absolute paths only.
 3. A move or a hard link has two places. Both count: a run could change a file from outside through
    a second name inside.
-4. A run writes only to devices that keep nothing, to those of accelerators and to those of
-   evidence; in ``/proc`` to nothing, where the names of its threads are seen by others.
+4. A run writes only to devices that keep nothing and to those of accelerators; in ``/proc`` to
+   nothing, where the names of its threads are seen by others.
+5. A device of evidence is opened by a process that proves what it is, and by no code of a recipe,
+   to read neither: asking it takes no right to write.
 
 This module judges what Python does. ``sandbox.landlock`` has the kernel judge the same for native
 code, and which files are read: Landlock's rules allow whole folders, so nothing of a run may lie in
@@ -29,13 +31,10 @@ from sealtrain.base.version import own_folders
 from sealtrain.errors import UsageError
 
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_EVIDENCE: Final = "|".join(
-    re.escape(tee.device.path.removeprefix("dev/")) for tee in TEES if tee.device is not None
-)
+_EVIDENCE: Final = frozenset(f"/{tee.device.path}" for tee in TEES if tee.device is not None)
 _DEVICES: Final = re.compile(
     r"/dev/(null|zero|full|u?random"  # keep nothing
-    r"|nvidia[\w-]*(/[\w-]+)?|kfd|dri/renderD\d+"  # accelerators
-    rf"|{_EVIDENCE})"
+    r"|nvidia[\w-]*(/[\w-]+)?|kfd|dri/renderD\d+)"  # accelerators
 )
 _HERE: Final = -1
 _MACHINE: Final = (
@@ -79,6 +78,11 @@ def devices() -> list[Path]:
         path for pattern in ("*", "nvidia-caps/*", "dri/*") for path in Path("/dev").glob(pattern)
     )
     return sorted(path for path in found if _DEVICES.fullmatch(str(path)) and not path.is_dir())
+
+
+def evidence_devices() -> list[Path]:
+    """Device files of evidence that this machine has: for ``Ways.devices`` of a keeper alone."""
+    return [path for path in map(Path, sorted(_EVIDENCE)) if path.exists()]
 
 
 def readable_places(
@@ -148,10 +152,12 @@ def _place(path: Any, directory: int = _HERE, *, followed: bool) -> str | None:
 
 def _opening(writable: tuple[Path, ...], arguments: tuple[Any, ...]) -> None:
     path, mode, flags = arguments
-    if not isinstance(flags, int) or not flags & _WRITING:
-        return
     place = _place(path, followed=True)
-    if place is None:
+    if place is None or not isinstance(flags, int):
+        return
+    if not flags & _WRITING:
+        if place in _EVIDENCE:
+            _check(writable, place)
         return
     if mode is None and not os.fsdecode(path).startswith("/"):  # os.open, maybe with dir_fd (2)
         raise PlaceRefused

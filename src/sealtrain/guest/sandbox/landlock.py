@@ -8,7 +8,7 @@ reads this one's memory. Where the kernel has Landlock, its version says what th
 | 1 | 5.13 | files are made, written and removed in the run's folders only; no program is executed |
 | 3 | 6.2 | nor are files cut short elsewhere |
 | 4 | 6.7 | TCP goes to the named ports only, and listens on none |
-| 5 | 6.10 | devices other than accelerators, of evidence and that keep nothing are not controlled |
+| 5 | 6.10 | devices other than accelerators, named ones and that keep nothing are not controlled |
 | 6 | 6.12 | no signal and no abstract unix socket reaches another process |
 | 8 | 7.0 | threads that are older than the rules are bound, too |
 | 9 | later | unix sockets of other processes are connected to by the named paths only |
@@ -127,7 +127,8 @@ def restrict(
     """Put this thread, and every thread and process it starts from now on, under Landlock.
 
     Args:
-        writable: Existing folders in which files may be made, written and removed.
+        writable: Existing folders in which files may be made, written and removed; and device
+            files that may be opened and controlled, beside those that any run may.
         connect: TCP ports that may be connected to.
         sockets: Unix sockets that may be connected to.
         names: Whether names may be looked up.
@@ -160,8 +161,10 @@ def restrict(
     known = 24 if version >= 6 else 16 if version >= 4 else 8
     rules = _require_success(libc.syscall(_CREATE_RULESET, wanted[:known], known, 0))
     try:
-        for folder in writable:
-            _allow_below(libc, rules, folder, filling | changing | reading)
+        on_device = changing | controlling | (reading & _READ_FILE)
+        for place in writable:
+            in_folder = filling | changing | reading
+            _allow_below(libc, rules, place, in_folder if place.is_dir() else on_device)
         for path in readable or ():
             only_files = 0 if path.is_dir() else _READ_DIR
             _allow_below(libc, rules, path, reading & ~only_files)
@@ -170,7 +173,7 @@ def restrict(
         if reading:
             _allow_below(libc, rules, Path("/proc/self"), reading)
         for device in devices():
-            _allow_below(libc, rules, device, changing | controlling | (reading & _READ_FILE))
+            _allow_below(libc, rules, device, on_device)
         for path in sockets if resolving else ():
             if path.exists():  # connecting to a missing one reports it
                 _allow_below(libc, rules, path, resolving)
