@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from manifest_world import make_world
 from policies import intel
 from private_network import Authority, proxy
 from raw_server import server
@@ -30,16 +31,22 @@ from variants import variants
 
 from sealtrain.attest.policy import policy_from_dict
 from sealtrain.base.encoding import to_base64
+from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli import app
 from sealtrain.cli.project import NAME
 from sealtrain.client.pin import new_pin
 from sealtrain.errors import SealtrainError
 
-pytestmark = [pytest.mark.claim("C630"), pytest.mark.claim("C631"), pytest.mark.claim("C632")]
+pytestmark = [
+    pytest.mark.claim("C630"),
+    pytest.mark.claim("C631"),
+    pytest.mark.claim("C632"),
+    pytest.mark.claim("C746"),
+]
 
 TABLE = Path(__file__).with_name("bad_networks.txt")
 WRITE_TABLE = "SEALTRAIN_WRITE_TABLE" in os.environ
-COMMANDS: Final = ("broker status", "publish")
+COMMANDS: Final = ("broker status", "publish", "run track")
 SECRET: Final = "hunter2"  # noqa: S105  # the password of a proxy
 REFUSES: Final = b"HTTP/1.1 %d Refused\r\nContent-Length: 0\r\n\r\n"
 
@@ -89,6 +96,15 @@ class Bank:
         place = self.server(self.other.server("server.example")).rpartition(":")[2]
         return self.through(self.parts.enter_context(proxy(to=f"127.0.0.1:{place}")).url)
 
+    def answering(self, said: bytes) -> Fault:
+        """A server on this machine that answers every request with the same, and hangs up."""
+
+        def answer(connection: socket.socket, _number: int) -> None:
+            connection.sendall(said)
+            connection.close()
+
+        return Fault(url=self.parts.enter_context(server(answer))[0])
+
     def silent(self) -> Fault:
         """A port on which nothing listens."""
         with socket.create_server(("127.0.0.1", 0)) as gone:
@@ -108,6 +124,22 @@ class Bank:
         return Fault(url=f"https://localhost:{plain.server_address[1]}")
 
 
+ANSWERS: Final[Mapping[str, Callable[[Bank], Fault]]] = {
+    f"tracker: {name}": lambda bank, said=said: bank.answering(said)  # type: ignore[misc]
+    for name, said in {
+        "wants a token": REFUSES % 401,
+        "forbids it": REFUSES % 403,
+        "has no such address": REFUSES % 404,
+        "comes back later": REFUSES % 503,
+        "fails": REFUSES % 501,
+        "redirects": b"HTTP/1.1 302 Found\r\nLocation: https://login.bank/\r\n"
+        b"Content-Length: 0\r\n\r\n",
+        "is a page to sign in": b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n<html></html>",
+        "is another service": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        "breaks off": b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\nConnection: close\r\n\r\n{",
+        "speaks no HTTP": b"SSH-2.0-x\r\n\r\n",
+    }.items()
+}
 FAULTS: Final[Mapping[str, Callable[[Bank], Fault]]] = {
     "TLS: expired certificate": lambda bank: bank.shown(
         bank.authority.server("localhost", days=(-9, -2), file="expired")
@@ -173,6 +205,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("bank")
     (made / "rows.jsonl").write_text(json_lines([{"text": "one"}]))
     sealed_folder(made / "rows.jsonl", made / "a.sealed", sign=signed)
+    world = make_world(made / "world")
+    (made / "run").mkdir()
+    (made / "run/manifest.json").write_bytes(world.manifest())
+    (made / "trust.yaml").write_text(yaml_text(world.trust_document()))
     return made
 
 
@@ -188,7 +224,7 @@ def bank(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bank]:
 
 def row(name: str, command: str, bank: Bank) -> str:
     """The fault, and how it is told."""
-    fault = FAULTS[name](bank)
+    fault = {**FAULTS, **ANSWERS}[name](bank)
     (bank.folder / NAME).write_text(f"version = 1\n{fault.settings}\n")
     pin = new_pin(
         fault.url,
@@ -200,7 +236,11 @@ def row(name: str, command: str, bank: Bank) -> str:
     words = {
         "broker status": ["broker", "status", "--broker", "broker.yaml"],
         "publish": ["publish", "a.sealed", f"{fault.url}/sealed"],
-    }[command]
+        "run track": [
+            "run", "track", "run", "--trust", "trust.yaml", "--tracker", "mlflow",
+            "--tracking-uri", fault.url,
+        ],
+    }[command]  # fmt: skip
     done = CliRunner().invoke(app, words, env=dict(fault.variables))
     error = done.exception
     assert isinstance(error, SealtrainError)
@@ -217,11 +257,16 @@ def known() -> dict[tuple[str, ...], str]:
     return {tuple(line.split(" | ")[:2]): line for line in lines}
 
 
-CALLS: Final = [(name, command) for name in FAULTS for command in COMMANDS]
+CALLS: Final = [
+    *((name, command) for name in FAULTS for command in COMMANDS),
+    *((name, "run track") for name in ANSWERS),
+]
 A_SAMPLE: Final = [
     ("TLS: expired certificate", "publish"),
     ("proxy: refuses the server", "publish"),
     ("setting: proxy that is no URL", "publish"),
+    ("proxy: wants a password", "run track"),
+    *((name, "run track") for name in ANSWERS),
     *((name, "broker status") for name in FAULTS if not name.startswith("setting")),
 ]
 

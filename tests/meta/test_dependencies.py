@@ -52,7 +52,6 @@ EXTRAS = {
     "sealtrain/attest/nvidia": ["train"],  # the driver's bindings, imported where a GPU is read
     "sealtrain/keys": ["aws", "pkcs11"],
     "sealtrain/image/machine": ["measure"],
-    "sealtrain/owner/trackers.py": ["track"],
     "sealtrain/storage/azure.py": ["azure"],
     "sealtrain/storage": ["remote"],
     "sealtrain/training/data/validation": ["validation"],

@@ -196,12 +196,8 @@ def test_every_requirement_is_pinned_to_a_version_it_allows() -> None:
     ours = {canonicalize_name(name): version for name, version in pins().items()}
     flower = pins("tools/flower/pins.txt")
     beside = {canonicalize_name(name): version for name, version in flower.items()}
-    trackers = {
-        canonicalize_name(name): version
-        for name, version in pins("tools/tracking/pins.txt").items()
-    }
     azure = {canonicalize_name(name): pin for name, pin in pins("tools/azure/pins.txt").items()}
-    own = {"azure": [azure], "federated": [beside], "track": [trackers]}
+    own = {"azure": [azure], "federated": [beside]}
     wrong = [
         str(requirement)
         for extra, group in requirements().items()

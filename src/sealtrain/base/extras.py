@@ -15,7 +15,6 @@ MODULES: Final = {
     "PIL": "pillow",
     "dcap_qvl": "dcap-qvl",
     "jwt": "pyjwt",
-    "mlflow": "mlflow-skinny",
     "pkcs11": "python-pkcs11",
     "pynvml": "nvidia-ml-py",
     "sevsnpmeasure": "sev-snp-measure",

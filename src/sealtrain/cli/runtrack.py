@@ -13,7 +13,7 @@ from sealtrain.cli.output import Json, emit, say
 from sealtrain.errors import UsageError
 from sealtrain.manifest.files import manifest_at, verify_file
 from sealtrain.manifest.predicate import SIMULATED_MARKER
-from sealtrain.owner.trackers import MlflowTracker, TrackioTracker
+from sealtrain.owner.trackers import MlflowTracker, TrackioTracker, mlflow_authorization
 from sealtrain.owner.tracking import Tracker, require_tracker, track_verified
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -38,8 +38,10 @@ def track(
     """Hand the released metrics of a verified run to MLflow or Trackio, once.
 
     Only of a manifest that verifies: metrics by step, run id, recipe hash, manifest digest and
-    times. Asked again, it sends what is missing and nothing twice. Tokens come from the client
-    library's own variables (MLFLOW_TRACKING_TOKEN, TRACKIO_WRITE_TOKEN).
+    times. Asked again, it sends what is missing and nothing twice. Credentials come from the
+    variables that the trackers' own clients read: MLFLOW_TRACKING_TOKEN, or
+    MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD; TRACKIO_WRITE_TOKEN. A private authority
+    and a proxy are those of every command. A tracker has ten minutes.
     """
     client = _tracker(tracker, require_tracker(tracking_uri), experiment)
     verified = verify_file(manifest_at(run), trust, artefacts=None)
@@ -65,7 +67,11 @@ def _tracker(name: str, server: str, experiment: str) -> Tracker:
             expected="1 to 64 of letters, digits, dots, hyphens and underscores",
         )
     if name == "mlflow":
-        return MlflowTracker(server=server, experiment=experiment)
+        return MlflowTracker(
+            server=server,
+            experiment=experiment,
+            authorization=mlflow_authorization(os.environ),
+        )
     if name == "trackio":
         token = os.environ.get("TRACKIO_WRITE_TOKEN")
         return TrackioTracker(server=server, project=experiment, token=token)

@@ -1,42 +1,34 @@
-"""MLflow and Trackio, each by its own client library (extra ``track``).
+"""MLflow and Trackio, each by the API of its server.
 
 MLflow's server has no identity for values: the run with the tag ``sealtrain.manifest`` is looked
-for. A run counts as whole once its status is FINISHED; in any other, what is missing in its
-histories is sent. Each process looks again at its end, and of two runs that were made at once the
-one with the smaller id stays. Trackio's server keeps one value of each ``log_id``.
+for. A run counts as whole once its status is FINISHED, which it gets after the server showed every
+value; in any other, what is missing in its histories is sent. Each process looks again at its end,
+and of two runs that were made at once the one with the smaller id stays. Trackio's server keeps one
+value of each ``log_id``, and says how many it keeps.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
 
-from sealtrain.base.extras import extra_missing
+from sealtrain.base.http import Bounds
+from sealtrain.owner.tracker_server import BOUNDS, TrackerServer, basic_authorization
 from sealtrain.owner.tracking import Tracked, TrackedRun
-from sealtrain.storage.errors import StorageRefused, StorageUnreachable
+from sealtrain.storage.errors import StorageUnreachable
 
 _TAG: Final = "sealtrain.manifest"
 _BATCH: Final = 900
 """Values of one request; MLflow takes 1000."""
-_SECONDS: Final = 30
 _TRIES: Final = 3
-_BOUNDED: Final = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_ALLOW_HTTP_REDIRECTS": "false",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(_TRIES),
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_SECONDS),
-    "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "DO_NOT_TRACK": "true",
-    "HF_HUB_OFFLINE": "1",
-}
-"""Variables of the client libraries, set before they are loaded."""
+_MAX_PAGES: Final = 1000
+"""Of one metric's history."""
+_MLFLOW: Final = "api/2.0/mlflow/"
+_TRACKIO_API: Final = 1
 
 Item = TypeVar("Item")
 
@@ -48,80 +40,153 @@ class MlflowTracker:
     Attributes:
         server: Its URL.
         experiment: Name of the experiment that runs go to.
+        authorization: Value of that header; a secret.
+        bounds: Of each request.
     """
 
     server: str
     experiment: str
+    authorization: str | None = field(default=None, repr=False)
+    bounds: Bounds = BOUNDS
 
     def track(self, run: TrackedRun) -> Tracked:
         """As ``tracking.Tracker.track``."""
-        os.environ.update(_BOUNDED)
-        try:
-            from mlflow.tracking import MlflowClient
-        except ImportError as error:
-            raise extra_missing("MLflow", "track", error) from error
-        with _faults_told():
-            client = MlflowClient(tracking_uri=self.server, registry_uri=self.server)
-            experiment = self._experiment(client)
-            before, sent = bool(_runs_at_mlflow(client, experiment, run)), 0
-            for _ in range(_TRIES):
-                place, more = self._make_whole(client, experiment, run)
-                sent += more
-                first = _runs_at_mlflow(client, experiment, run)[0].info.run_id
-                if first == place:
-                    return Tracked(place=place, sent=sent, before=before)
-                client.delete_run(place)  # another process began at the same moment: its run stays
+        credentials = {} if self.authorization is None else {"authorization": self.authorization}
+        with TrackerServer(
+            self.server,
+            "MLflow",
+            read_from="MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and _PASSWORD",
+            headers=credentials,
+            bounds=self.bounds,
+        ) as server:
+            return _MlflowRuns(server, self.experiment, run).track()
+
+
+class _MlflowRuns:
+    """The runs of one manifest at a server of MLflow."""
+
+    def __init__(self, server: TrackerServer, experiment: str, run: TrackedRun) -> None:
+        self._server = server
+        self._name = experiment
+        self._run = run
+
+    def track(self) -> Tracked:
+        """As ``tracking.Tracker.track``."""
+        experiment = self._experiment()
+        before, sent = bool(self._runs(experiment)), 0
+        for _ in range(_TRIES):
+            place, more = self._make_whole(experiment)
+            sent += more
+            there = self._runs(experiment)
+            if not there:
+                raise self._server.unkept(0, self._run.values)
+            if there[0][0] == place:
+                return Tracked(place=place, sent=sent, before=before)
+            # Another process began at the same moment: its run stays.
+            self._ask("POST", "runs/delete", {"run_id": place})
         raise StorageUnreachable("others track the same run over and over", check="tracker")
 
-    def _make_whole(self, client: Any, experiment: str, run: TrackedRun) -> tuple[str, int]:
+    def _make_whole(self, experiment: str) -> tuple[str, int]:
         """The first run with the manifest's tag, made where there is none; values sent to it."""
-        from mlflow.entities import Metric
-
-        there = _runs_at_mlflow(client, experiment, run)
-        found = there[0] if there else None
-        if found is not None and found.info.status == "FINISHED":
-            return str(found.info.run_id), 0
-        if found is None:
-            found = client.create_run(
-                experiment, start_time=run.started * 1000, tags=run.tags, run_name=run.run_id
-            )
-        place = str(found.info.run_id)
-        have = _steps_at_mlflow(client, place, run) if there else {}
-        missing = [
-            Metric(name, math.nan if value is None else value, run.finished * 1000, point.step)
-            for point in run.points
-            for name, value in point.values.items()
-            if point.step not in have.get(name, ())
-        ]
+        there = self._runs(experiment)
+        place, status = there[0] if there else (self._create_run(experiment), "RUNNING")
+        if status == "FINISHED":
+            return place, 0
+        missing = self._missing(place) if there else list(self._values())
         for batch in _batches(missing):
-            client.log_batch(place, metrics=batch)
-        client.set_terminated(place, status="FINISHED", end_time=run.finished * 1000)
+            self._ask("POST", "runs/log-batch", {"run_id": place, "metrics": batch}, twice=False)
+        if left := len(self._missing(place)):
+            raise self._server.unkept(self._run.values - left, self._run.values)
+        ended = {"status": "FINISHED", "end_time": self._run.finished * 1000}
+        self._ask("POST", "runs/update", {"run_id": place, **ended})
         return place, len(missing)
 
-    def _experiment(self, client: Any) -> str:
-        from mlflow.exceptions import MlflowException
+    def _values(self) -> Iterator[dict[str, Any]]:
+        for point in self._run.points:
+            for name, value in point.values.items():
+                yield {
+                    "key": name,
+                    "value": "NaN" if value is None else value,
+                    "timestamp": self._run.finished * 1000,
+                    "step": point.step,
+                }
 
-        found = client.get_experiment_by_name(self.experiment)
+    def _missing(self, place: str) -> list[dict[str, Any]]:
+        """The values of which the run's histories have no step."""
+        values = list(self._values())
+        have = {name: self._steps(place, name) for name in {value["key"] for value in values}}
+        return [value for value in values if value["step"] not in have[value["key"]]]
+
+    def _steps(self, place: str, name: str) -> set[int]:
+        steps: set[int] = set()
+        token = ""
+        for _ in range(_MAX_PAGES):
+            query = {"run_id": place, "metric_key": name} | ({"page_token": token} if token else {})
+            told = self._ask("GET", f"metrics/get-history?{urlencode(query)}")
+            for metric in _list(self._server, told, "metrics"):
+                steps.add(_whole(self._server, metric, "step"))
+            token = str(told.get("next_page_token") or "")
+            if not token:
+                return steps
+        raise self._server.strange("a history without an end")
+
+    def _runs(self, experiment: str) -> list[tuple[str, str]]:
+        """Id and status of each run with the manifest's tag, by id."""
+        body = {
+            "experiment_ids": [experiment],
+            "filter": f"tags.`{_TAG}` = '{self._run.manifest}'",
+            "max_results": 100,
+        }
+        told = self._ask("POST", "runs/search", body)
+        infos = [
+            _object(self._server, found, "info") for found in _list(self._server, told, "runs")
+        ]
+        return sorted(
+            (_text(self._server, info, "run_id"), _text(self._server, info, "status"))
+            for info in infos
+        )
+
+    def _create_run(self, experiment: str) -> str:
+        body = {
+            "experiment_id": experiment,
+            "start_time": self._run.started * 1000,
+            "run_name": self._run.run_id,
+            "tags": [{"key": name, "value": value} for name, value in self._run.tags.items()],
+        }
+        made = _object(self._server, self._ask("POST", "runs/create", body, twice=False), "run")
+        return _text(self._server, _object(self._server, made, "info"), "run_id")
+
+    def _experiment(self) -> str:
+        found = self._find_experiment()
         if found is None:
             try:
-                return str(client.create_experiment(self.experiment))
-            except MlflowException:
-                found = client.get_experiment_by_name(self.experiment)
+                self._ask("POST", "experiments/create", {"name": self._name}, twice=False)
+            except StorageUnreachable:
+                found = self._find_experiment()
                 if found is None:  # no other process made it meanwhile
                     raise
-        return str(found.experiment_id)
+                return found
+            found = self._find_experiment()
+        if found is None:
+            raise self._server.strange("no experiment after one was made")
+        return found
 
+    def _find_experiment(self) -> str | None:
+        query = urlencode({"experiment_name": self._name})
+        told = self._server.ask(
+            "GET",
+            f"{_MLFLOW}experiments/get-by-name?{query}",
+            absent=lambda answer: answer.get("error_code") == "RESOURCE_DOES_NOT_EXIST",
+        )
+        if told is None:
+            return None
+        return _text(self._server, _object(self._server, told, "experiment"), "experiment_id")
 
-def _runs_at_mlflow(client: Any, experiment: str, run: TrackedRun) -> list[Any]:
-    found = client.search_runs([experiment], f"tags.`{_TAG}` = '{run.manifest}'", max_results=100)
-    return sorted(found, key=lambda there: str(there.info.run_id))
-
-
-def _steps_at_mlflow(client: Any, place: str, run: TrackedRun) -> dict[str, set[int]]:
-    names = {name for point in run.points for name in point.values}
-    return {
-        name: {metric.step for metric in client.get_metric_history(place, name)} for name in names
-    }
+    def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, twice: bool = True
+    ) -> dict[str, Any]:
+        told = self._server.ask(method, f"{_MLFLOW}{path}", body, idempotent=twice)
+        return told or {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,47 +197,46 @@ class TrackioTracker:
         server: Its URL.
         project: Name of the project that runs go to.
         token: The server's write token.
+        bounds: Of each request.
     """
 
     server: str
     project: str
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
+    bounds: Bounds = BOUNDS
 
     def track(self, run: TrackedRun) -> Tracked:
         """As ``tracking.Tracker.track``."""
-        os.environ.update(_BOUNDED)
-        try:
-            from trackio.remote_client import RemoteClient
-        except ImportError as error:
-            raise extra_missing("Trackio", "track", error) from error
-        with _faults_told():
-            client = RemoteClient(
-                self.server, write_token=self.token, httpx_kwargs={"timeout": _SECONDS}
-            )
-            there = client.predict(project=self.project, api_name="/get_runs_for_project")
-            before = any(found.get("id") == run.manifest for found in there)
-            have = self._count_points(client, run) if before else 0
+        with TrackerServer(
+            self.server,
+            "Trackio",
+            read_from="TRACKIO_WRITE_TOKEN",
+            headers={} if self.token is None else {"x-trackio-write-token": self.token},
+            bounds=self.bounds,
+        ) as server:
+            version = (server.ask("GET", "version") or {}).get("api_version")
+            if version != _TRACKIO_API:
+                raise server.strange("another version of its API, or none")
+            have = self._count_points(server, run)
             if have >= len(run.points):
-                return Tracked(place=run.manifest, sent=0, before=before)
+                return Tracked(place=run.manifest, sent=0, before=True)
             for batch in _batches(list(self._entries(run))):
-                client.predict(logs=batch, hf_token=None, api_name="/bulk_log")
-            have = self._count_points(client, run)
-        if have < len(run.points):
-            raise StorageUnreachable(
-                "the tracker did not keep every value",
-                check="tracker",
-                got=have,
-                expected=len(run.points),
-                hint="run the command again: what is missing is sent",
-            )
-        return Tracked(place=run.manifest, sent=run.values, before=before)
+                self._call(server, "bulk_log", logs=batch, hf_token=None)
+            kept = self._count_points(server, run)
+            if kept < len(run.points):
+                raise server.unkept(kept, len(run.points))
+        return Tracked(place=run.manifest, sent=run.values, before=have > 0)
 
-    def _count_points(self, client: Any, run: TrackedRun) -> int:
+    def _count_points(self, server: TrackerServer, run: TrackedRun) -> int:
         """The number of its points that the server has."""
-        summary = client.predict(
-            project=self.project, run_id=run.manifest, api_name="/get_run_summary"
-        )
-        return int(summary.get("num_logs") or 0)
+        told = self._call(server, "get_run_summary", project=self.project, run_id=run.manifest)
+        return _whole(server, _object(server, told, "data"), "num_logs")
+
+    def _call(self, server: TrackerServer, name: str, **words: Any) -> dict[str, Any]:
+        told = server.ask("POST", f"api/{name}", {"args": [], "kwargs": words}) or {}
+        if told.get("error") is not None:
+            raise server.strange("an error in place of an answer")
+        return told
 
     def _entries(self, run: TrackedRun) -> Iterator[dict[str, Any]]:
         for point in run.points:
@@ -190,48 +254,49 @@ class TrackioTracker:
             }
 
 
+def mlflow_authorization(variables: Mapping[str, str]) -> str | None:
+    """What MLflow's own client sends, by the variables that it reads."""
+    user = variables.get("MLFLOW_TRACKING_USERNAME")
+    password = variables.get("MLFLOW_TRACKING_PASSWORD")
+    token = variables.get("MLFLOW_TRACKING_TOKEN")
+    if user and password:
+        return basic_authorization(user, password)
+    return f"Bearer {token}" if token else None
+
+
 def _batches(items: list[Item]) -> Iterator[list[Item]]:
     left = iter(items)
     while batch := list(islice(left, _BATCH)):
         yield batch
 
 
-@contextmanager
-def _faults_told() -> Iterator[None]:
-    """Whatever a client library raises, as an error of ours that quotes no address.
-
-    Raises:
-        StorageRefused: The server answers that it will not.
-        StorageUnreachable: Any other fault.
-    """
-    try:
-        yield
-    except (StorageUnreachable, KeyboardInterrupt):
-        raise
-    except Exception as error:
-        status = _status_of(error)
-        refused = status is not None and 300 <= status < 500 and status not in (408, 425, 429)
-        made: Callable[..., StorageUnreachable] = StorageRefused if refused else StorageUnreachable
-        raise made(
-            "the tracker does not take the run",
-            check="tracker",
-            got=type(error).__name__ if status is None else f"HTTP {status}",
-            hint="see that its server runs, is reachable from here and takes your token",
-        ) from error
+def _object(server: TrackerServer, holder: Any, name: str) -> dict[str, Any]:
+    found = holder.get(name) if isinstance(holder, dict) else None
+    if not isinstance(found, dict):
+        raise server.strange(f"an answer without {name}")
+    return found
 
 
-def _status_of(error: Exception) -> int | None:
-    """The HTTP status that a client library's error holds."""
-    response = getattr(error, "response", None)
-    for found in (getattr(response, "status_code", None), _mlflow_status(error)):
-        if isinstance(found, int):
-            return found
-    return None
+def _list(server: TrackerServer, holder: dict[str, Any], name: str) -> list[Any]:
+    """A list, which MLflow leaves out where it is empty."""
+    found = holder.get(name, [])
+    if not isinstance(found, list):
+        raise server.strange(f"an answer without {name}")
+    return found
 
 
-def _mlflow_status(error: Exception) -> int | None:
-    told = getattr(error, "get_http_status_code", None)
-    if told is None or getattr(error, "error_code", None) == "INTERNAL_ERROR":
-        return None  # also what the client makes of a connection that was refused
-    found = told()
-    return found if isinstance(found, int) else None
+def _text(server: TrackerServer, holder: dict[str, Any], name: str) -> str:
+    found = holder.get(name)
+    if not isinstance(found, str) or not found.isprintable() or not 1 <= len(found) <= 256:
+        raise server.strange(f"an answer without {name}")
+    return found
+
+
+def _whole(server: TrackerServer, holder: Any, name: str) -> int:
+    """A whole number, which MLflow leaves out where it is 0 and may write as text."""
+    found = holder.get(name, 0) if isinstance(holder, dict) else None
+    if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) < 19:
+        found = int(found)
+    if type(found) is not int:
+        raise server.strange(f"an answer without {name}")
+    return found

@@ -8,8 +8,8 @@ verified, whose check 15 holds each of them to the release policy.
    simulated. No name of recipe, owner or dataset is in it, nor anything of this machine.
 2. A manifest is tracked once, however often and from however many machines it is sent: every value
    has the same identity each time. What was interrupted continues with what is missing.
-3. A tracker is a server that the caller names: HTTPS, or plain HTTP on this machine. Its client
-   library follows no redirect, sends no telemetry, and ends within bounded tries.
+3. A tracker is a server that the caller names: HTTPS, or plain HTTP on this machine. It is asked by
+   ``owner.tracker_server``, whose waiting is bounded and which follows no redirect.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class Tracker(Protocol):
         """Have the tracker hold a run, whole and once.
 
         Raises:
-            StorageUnreachable: It does not answer, or does not take it.
-            StorageRefused: It refuses for good.
+            StorageUnreachable: It does not answer, or does not keep every value.
+            StorageRefused: It refuses for good, or is another server than it should be.
         """
         ...
 
@@ -155,7 +155,7 @@ def require_tracker(url: str) -> str:
 
     Raises:
         UsageError: It is not ``https``, nor ``http`` on this machine, or it holds more than an
-            address: credentials belong in the client library's own variables.
+            address: credentials belong in variables.
     """
     try:
         parts = urlsplit(url)

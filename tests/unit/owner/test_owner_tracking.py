@@ -14,9 +14,8 @@ from world import OWNERS, RECIPE
 
 from sealtrain.base.yamltext import yaml_text
 from sealtrain.cli import app
-from sealtrain.errors import ExtraMissing, Refused, UsageError
+from sealtrain.errors import Refused, UsageError
 from sealtrain.manifest.verify import verify_manifest
-from sealtrain.owner.trackers import MlflowTracker, TrackioTracker
 from sealtrain.owner.tracking import require_tracker, track_verified
 
 pytestmark = pytest.mark.claim("C681")
@@ -92,16 +91,3 @@ def test_names_and_trackers_that_are_none_are_refused(world: World, tmp_path: Pa
         done = run_track(world, tmp_path, None, "--dry-run", *words)
         assert isinstance(done.exception, UsageError)
         assert done.exception.check == check
-
-
-def test_without_the_client_library_the_extra_is_named(world: World) -> None:
-    run = track_verified(verify_manifest(world.manifest(), world.trust(), artefacts=None, now=NOW))
-    for module, tracker in (
-        ("mlflow", MlflowTracker(server="http://127.0.0.1:9", experiment="x")),
-        ("trackio", TrackioTracker(server="http://127.0.0.1:9", project="x")),
-    ):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(__import__("sys").modules, module, None)
-            with pytest.raises(ExtraMissing) as missing:
-                tracker.track(run)
-        assert "track" in (missing.value.hint or "")
