@@ -82,7 +82,7 @@ ADAPTERS = {name: WEIGHT_ADAPTERS[name] for name in ("lora", "dora", "ia3")}
 ADAPTERS["a head that learns whole"] = WEIGHT_ADAPTERS["lora"] | HEAD
 
 
-@pytest.mark.claim("C770")
+@pytest.mark.claim("C773")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_the_merge_has_the_bits_of_one_into_a_loaded_base(
@@ -150,7 +150,7 @@ def test_where_the_folder_has_other_names_or_shapes_the_base_is_loaded_whole(bas
     assert not merges_while_read(model, base, "float32")
 
 
-@pytest.mark.claim("C770")
+@pytest.mark.claim("C773")
 def test_a_base_that_is_not_finite_ends_the_delivery(base: Path) -> None:
     model = trained(base, WEIGHT_ADAPTERS["lora"])
     whole = base / "model.safetensors"
