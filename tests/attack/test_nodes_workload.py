@@ -358,6 +358,7 @@ def auditing(tmp_path: Path, unconnected: NodeCompany) -> Iterator[Node]:
     yield from kept(tmp_path, unconnected, audit=SimpleNamespace(canaries=2))
 
 
+@pytest.mark.claim("C743")
 def test_its_workload_draws_canaries_from_the_runs_secret(auditing: Node) -> None:
     """Which its lead sent it: all nodes put the same canaries among the records."""
     assert auditing.ready()["secret"] == to_base64(RUN_SECRET)

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.nightly,
     pytest.mark.timeout(900),
-    pytest.mark.claim("C769", "C770"),
+    pytest.mark.claim("C774"),
 ]
 
 LARGE = RECIPE["model"]["config"] | {

@@ -171,6 +171,7 @@ PLAYS: dict[str, Play] = {
     "sft-lora": of(sft, peft=ADAPTER),
     "sft-merged": of(sft, peft=ADAPTER | {"merge": True}),
     "sft-qlora": of(sft, **QLORA),
+    "sft-qlora-merged": of(sft, **QLORA | {"peft": QLORA["peft"] | {"merge": True}}),
     "sft-prompts": of(sft, peft=PROMPTS),
     "sft-bf16": of(sft, trainer={"bf16": True}),
     "sft-fp16": of(sft, trainer={"fp16": True}),

@@ -16,7 +16,7 @@ from sealtrain.training.data.stream import read_all
 from sealtrain.training.distributed.agreement import by_itself, deal_pieces
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.models.adapters import virtual_tokens
-from sealtrain.training.models.merge_by_module import merges_by_module
+from sealtrain.training.models.merging import base_folder, merges_while_read
 
 if TYPE_CHECKING:
     import torch
@@ -74,13 +74,16 @@ def train_and_measure(
 def _is_read_in_parts(work: TrainingContext[PhaseRecipe], model: Any) -> bool:
     """Whether nothing but the delivery reads the weights once they are measured.
 
-    A merge is made while the weights are read, but of a base in four bits, which is read anew.
+    A merge is made while the weights are read.
     """
+    if getattr(work.recipe, "audit", None) is not None or work.standins is not None:
+        return False
     peft = work.recipe.peft
-    fits = peft is None or (peft.changes_weights and not peft.merge)
-    if peft is not None and peft.merge and peft.quantization is None:
-        fits = merges_by_module(model)
-    return fits and getattr(work.recipe, "audit", None) is None and work.standins is None
+    if peft is None or not peft.merge:
+        return peft is None or peft.changes_weights
+    return merges_while_read(
+        model, base_folder(work.recipe, work.base_dir), work.recipe.model.dtype
+    )
 
 
 def _measure_together(

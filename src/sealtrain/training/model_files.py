@@ -208,6 +208,16 @@ def with_named_base(files: Mapping[str, bytes], name: str) -> dict[str, bytes]:
     return named
 
 
+def publishes_as_held(model: Any) -> bool:
+    """Whether the files of a model have its tensors as it holds them, under the same names."""
+    convert = _conversion_of(model)
+    held = model.state_dict(keep_vars=True)
+    published = held if convert is None else convert(dict(held))
+    return {name: id(each) for name, each in published.items()} == {
+        name: id(each) for name, each in held.items()
+    }
+
+
 def _conversion_of(model: Any) -> Convert | None:
     """Weights under the names, and in the parts, that ``save_pretrained`` writes.
 

@@ -17,7 +17,6 @@ from sealtrain.base.stages import Stage, say_stages, unsaid
 from sealtrain.recipe.epochs import with_steps
 from sealtrain.training.basefiles import base_files_of, baseless_files, with_base_files
 from sealtrain.training.model_files import PlannedFiles, Trained, plan_files
-from sealtrain.training.models.merge_by_module import MergeByModule
 from sealtrain.training.telemetry.bar import progress_bar
 from sealtrain.training.telemetry.metric_gate import MetricGate
 from sealtrain.training.telemetry.monitor import Monitor
@@ -30,7 +29,9 @@ if TYPE_CHECKING:
     from sealtrain.training.context import PhaseResult, TrainingContext
     from sealtrain.training.data.sources import BlobStore, SealedFolder, Source
     from sealtrain.training.distributed.shared_model import SharedModel
+    from sealtrain.training.models.merge_by_module import MergeByModule
     from sealtrain.training.models.standins import StandIns
+    from sealtrain.training.weight_file import WeightSource
 
 __all__ = ["Checkpoints", "Inputs", "Phase", "Reporting", "Trained", "load_phase", "train"]
 
@@ -211,7 +212,7 @@ def train(
             if built is not None and merges and work.shared is None:
                 built = _merge(recipe, inputs.base_dir, built)
             elif built is not None and merges:
-                merge = MergeByModule(built)
+                merge = _merge_while_read(recipe, inputs.base_dir, built)
                 built = merge.merged
     made = None if built is None else plan_files(built, tokenizer, merge)
     files = work.beside
@@ -223,7 +224,7 @@ def train(
     elif built is not None:
         files = baseless_files(files, recipe)
     if made is not None:
-        _read_weights(made, work.shared, files, deliver)
+        _read_weights(made, work.shared, merge, files, deliver)
     elif work.shared is not None:
         work.shared.follow()
     return Trained(
@@ -241,11 +242,20 @@ def train(
 
 
 def _read_weights(
-    made: PlannedFiles, shared: SharedModel | None, files: dict[str, bytes], deliver: Deliver | None
+    made: PlannedFiles,
+    shared: SharedModel | None,
+    merge: MergeByModule | None,
+    files: dict[str, bytes],
+    deliver: Deliver | None,
 ) -> None:
     """Read the trained tensors one after the other, into ``files`` or to where they go."""
     weights = made.weights
-    source = made.held if shared is None else shared.lead(weights.order)
+    if shared is None:
+        source: WeightSource = made.held
+    elif merge is None:
+        source = shared.lead(weights.order)
+    else:
+        source = merge.lead(shared, weights.order)
     blocks = weights.blocks(source)
     if deliver is None:
         files[weights.name] = b"".join(blocks)
@@ -267,9 +277,12 @@ def _stages(terminal: TextIO | None) -> Stage:
 
 
 def _merge(recipe: PhaseRecipe, base_dir: Path, model: Any) -> Any:
-    from sealtrain.training.models.merging import merge_adapter
+    from sealtrain.training.models.merging import base_folder, merge_adapter
 
-    named = recipe.model
-    return merge_adapter(
-        model, base_dir / named.path if named.kind == "folder" else None, named.dtype
-    )
+    return merge_adapter(model, base_folder(recipe, base_dir), recipe.model.dtype)
+
+
+def _merge_while_read(recipe: PhaseRecipe, base_dir: Path, outline: Any) -> MergeByModule:
+    from sealtrain.training.models.merging import base_folder, merge_while_read
+
+    return merge_while_read(outline, base_folder(recipe, base_dir), recipe.model.dtype)

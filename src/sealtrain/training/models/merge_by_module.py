@@ -8,13 +8,17 @@ and passed on, and no two modules are held together. The bits are those of ``mer
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.training.devices import compute_device
 from sealtrain.training.errors import TrainingDiverged
 
-_BASE: Final = "base_model.model."
+if TYPE_CHECKING:
+    from sealtrain.training.distributed.shared_model import SharedModel
+    from sealtrain.training.weight_file import WeightSource
+
+BASE: Final = "base_model.model."
 """Where a model of PEFT has its base."""
 
 
@@ -39,6 +43,7 @@ class MergeByModule:
 
     Attributes:
         merged: The base with the adapter merged in, without memory.
+        tensors: Of the PEFT model by name, without memory.
     """
 
     def __init__(self, outline: Any) -> None:
@@ -47,20 +52,24 @@ class MergeByModule:
         Args:
             outline: Of the PEFT model, without memory; it is used up.
         """
-        self._tensors = outline.state_dict(keep_vars=True)
+        self.tensors = outline.state_dict(keep_vars=True)
         self._modules = {path: copy.deepcopy(each) for path, each in _changed_modules(outline)}
         self.merged = outline.unload()
+
+    def lead(self, shared: SharedModel, order: Sequence[str]) -> WeightSource:
+        """Have all ranks read tensors of the PEFT model; raises as ``SharedModel.lead``."""
+        return shared.lead(order)
 
     def sources(self, published: Mapping[str, Any]) -> dict[str, Any]:
         """Tensors of the PEFT model from which these of ``merged`` are made, by their names."""
         found: dict[str, Any] = {}
         for name in published:
-            path = self.module_of(_BASE + name)
+            path = self.module_of(BASE + name)
             if path in self._modules:
-                inside = self._modules[path].state_dict()
-                found |= {f"{path}.{each}": self._tensors[f"{path}.{each}"] for each in inside}
+                inside = _names_read(self._modules[path])
+                found |= {f"{path}.{each}": self.tensors[f"{path}.{each}"] for each in inside}
             else:
-                found[path] = self._tensors[path]
+                found[path] = self.tensors[path]
         return found
 
     def module_of(self, name: str) -> str:
@@ -82,10 +91,10 @@ class MergeByModule:
             if path in self._modules:
                 inside.setdefault(path, {})[name.removeprefix(f"{path}.")] = tensor
             else:
-                merged[name.removeprefix(_BASE)] = tensor
+                merged[name.removeprefix(BASE)] = tensor
         for path, own in inside.items():
             made = _merge_module(self._modules[path], own)
-            merged |= {f"{path.removeprefix(_BASE)}.{name}": each for name, each in made.items()}
+            merged |= {f"{path.removeprefix(BASE)}.{name}": each for name, each in made.items()}
         return merged
 
 
@@ -95,7 +104,7 @@ def _changed_modules(model: Any) -> Iterator[tuple[str, Any]]:
     for path, module in model.named_modules():
         if before is not None and path.startswith(before):
             continue
-        if path.startswith(_BASE) and (_unloads_itself(module) or hasattr(module, "base_layer")):
+        if path.startswith(BASE) and (_unloads_itself(module) or hasattr(module, "base_layer")):
             before = f"{path}."
             yield path, module
 
@@ -104,13 +113,22 @@ def _unloads_itself(module: Any) -> bool:
     return hasattr(module, "unload_and_optionally_merge_module")
 
 
+def _names_read(module: Any) -> list[str]:
+    """Tensors of a changed module that its merge reads."""
+    names = list(module.state_dict())
+    if hasattr(module, "modules_to_save"):  # learned whole: what was there before is dropped
+        names = [name for name in names if name.startswith("modules_to_save.")]
+    return names
+
+
 def _merge_module(outline: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """State of the base's module after the merge; PEFT names no tensor that is NaN."""
     without_memory = any(tensor.is_meta for tensor in tensors.values())
     device = "meta" if without_memory else compute_device()
     module = copy.deepcopy(outline)
     # As training left it; of a rank with a GPU, the merge has that GPU's bits.
-    module.load_state_dict({name: each.to(device) for name, each in tensors.items()}, assign=True)
+    held = {name: each.to(device) for name, each in tensors.items()}
+    module.load_state_dict(held, assign=True, strict=False)
     merges = not without_memory  # types and shapes stay
     try:
         if _unloads_itself(module):

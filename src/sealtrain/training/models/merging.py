@@ -19,7 +19,12 @@ from sealtrain.training.basefiles import files_in, merge_files
 from sealtrain.training.errors import TrainingDiverged
 from sealtrain.training.finite import require_finite_weights
 from sealtrain.training.model_files import SPARSE_FILE, weight_files
-from sealtrain.training.models.merge_by_module import merge_not_finite
+from sealtrain.training.models.base_read_anew import merge_with_base
+from sealtrain.training.models.merge_by_module import (
+    MergeByModule,
+    merge_not_finite,
+    merges_by_module,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -29,6 +34,38 @@ _AUTO_CLASSES: Final = {
     "SEQ_CLS": "AutoModelForSequenceClassification",
     "FEATURE_EXTRACTION": "AutoModel",
 }
+
+
+def base_folder(recipe: Any, base_dir: Path) -> Path | None:
+    """Where the base of a ``Recipe`` lies; ``None`` where it is not a folder."""
+    return base_dir / recipe.model.path if recipe.model.kind == "folder" else None
+
+
+def merges_while_read(model: Any, base: Path | None, dtype: str) -> bool:
+    """Whether the merge of a model that ranks share out needs no rank with the whole.
+
+    Args:
+        model: The trained PEFT model; its adapter changes weights.
+        base: As ``merge_adapter``.
+        dtype: As ``merge_adapter``.
+    """
+    if not _is_read_anew(model, base):
+        return merges_by_module(model)
+    return base is not None and merge_with_base(model, base, dtype) is not None
+
+
+def merge_while_read(outline: Any, base: Path | None, dtype: str) -> MergeByModule:
+    """The merge, where ``merges_while_read``. Arguments as there, of the model's outline."""
+    if not _is_read_anew(outline, base) or base is None:
+        return MergeByModule(outline)
+    merge = merge_with_base(outline, base, dtype)
+    if merge is None:
+        raise AssertionError("the base was looked at before")
+    return merge
+
+
+def _is_read_anew(model: Any, base: Path | None) -> bool:
+    return base is not None and bool(getattr(model.get_base_model(), "is_quantized", False))
 
 
 def merge_adapter(model: Any, base: Path | None, dtype: str) -> PreTrainedModel:
@@ -45,7 +82,7 @@ def merge_adapter(model: Any, base: Path | None, dtype: str) -> PreTrainedModel:
     """
     _refuse_prompts(model.active_peft_config)
     trained = model.get_base_model()
-    if not getattr(trained, "is_quantized", False) or base is None:
+    if base is None or not _is_read_anew(model, base):
         return _merge_adapter(model)
     import torch
     from peft import get_peft_model_state_dict

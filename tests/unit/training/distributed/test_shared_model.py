@@ -140,7 +140,7 @@ def test_a_rank_with_another_part_ends_all_before_anything_is_written(wrong: str
     assert (code, check) == expected
 
 
-@pytest.mark.claim("C770")
+@pytest.mark.claim("C774")
 def test_a_rank_that_ends_while_tensors_are_read_leaves_the_first_with_a_short_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -201,7 +201,7 @@ def adapted(kind: str, settings: dict[str, Any], model: Any) -> Any:
     return made
 
 
-@pytest.mark.claim("C770")
+@pytest.mark.claim("C773")
 @pytest.mark.parametrize("name", ADAPTERS)
 @pytest.mark.parametrize("half", [False, True])
 def test_a_merge_by_module_has_the_bits_of_pefts(
@@ -226,7 +226,7 @@ def test_a_merge_by_module_has_the_bits_of_pefts(
     assert not any(made[1:])
 
 
-@pytest.mark.claim("C770")
+@pytest.mark.claim("C773")
 def test_experts_that_lie_together_are_merged_and_published_apart() -> None:
     def experts() -> Any:
         torch.manual_seed(1)
@@ -262,7 +262,7 @@ def test_a_tied_weight_that_an_adapter_changes_is_merged_whole(names: list[str])
     assert merges_by_module(adapted("LoraConfig", ALL_LINEAR, small(tie_word_embeddings=True)))
 
 
-@pytest.mark.claim("C770")
+@pytest.mark.claim("C773")
 def test_a_merge_that_is_not_finite_is_refused() -> None:
     mine = [adapted("LoraConfig", ALL_LINEAR, each) for each in models(1)]
     merge = MergeByModule(mine[0])
