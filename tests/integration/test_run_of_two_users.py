@@ -22,6 +22,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.nightly,
     pytest.mark.claim("C710"),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root has two users"),
 ]
 SCRIPT = """
