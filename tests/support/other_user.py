@@ -18,7 +18,8 @@ def show_python(*further: Path) -> None:
     """Have other users read Python, its packages and sealtrain, in mounts of this process alone.
 
     A folder on the way that is closed to them, such as root's home, is covered by one in memory
-    that has nothing else. Only user 0 does this, in a process that a test forked.
+    that has nothing else: pytest closes its own whenever another session begins. Only user 0 does
+    this, in a process that a test forked.
 
     Args:
         further: Folders that stay where they are too.
@@ -39,6 +40,6 @@ def show_python(*further: Path) -> None:
 
 
 def _first_closed(place: Path) -> Path | None:
-    """The outermost folder above a place that others do not pass; ``None`` where they come by."""
-    ways = [folder for folder in place.parents if not folder.stat().st_mode & 0o001]
+    """The outermost folder above a place that is not open to others; ``None`` where all are."""
+    ways = [folder for folder in place.parents if folder.stat().st_mode & 0o005 != 0o005]
     return ways[-1] if ways else None
