@@ -179,7 +179,7 @@ def builders(out: Path, other_python: Path, faketime: Path | None) -> tuple[Buil
             python=other_python,
             user=NOBODY if is_root else None,
             umask=0o077,
-            variables={"TZ": "XXX-14", "LC_ALL": "C", "PYTHONHASHSEED": "2", **later},
+            variables={"TZ": "EAST-14", "LC_ALL": "C", "PYTHONHASHSEED": "2", **later},
         ),
     )
     for builder in made:
