@@ -14,7 +14,7 @@ from training_world import source_of
 from typer.testing import CliRunner
 
 from sealtrain.cli import app
-from sealtrain.cli.learnable_records import FirstLessons, judge_data
+from sealtrain.cli.learnable_records import FirstLessons, is_countable, judge_data
 from sealtrain.errors import DataInvalid
 from sealtrain.owner.data_fitness import read_data
 from sealtrain.recipe.conversations import read_rows
@@ -216,3 +216,28 @@ def test_texts_of_one_owner_beside_conversations_of_another_are_said_at_the_desk
     }
     ended, said = check_two(tmp_path, texts, turns, recipe)
     assert (ended, [wrong["code"] for wrong in said["wrong"]]) == (5, ["schema-mismatch"])
+
+
+@pytest.mark.parametrize("at", [0, 3, 250])
+def test_a_record_of_megabytes_ends_the_count_and_is_not_shown_as_tokens(
+    tmp_path: Path, at: int
+) -> None:
+    """15 MB of text took minutes and gigabytes; what comes before it may teach nothing."""
+    rows = [LONG] * at + [{"prompt": "x" * (3 << 20), "completion": " yes"}] + [LONG] * 9
+    ended, said = check(desk(tmp_path, rows))
+    assert (ended, said["fits"]) == (0, True)
+    assert [left for left in said["not_checked"] if "hospital-a.records" in left]
+    counted = said.get("records", {}).get("hospital-a.records", {"records": 0})
+    assert counted["records"] <= at
+    assert at > 5 or not said.get("shown")
+
+
+def test_records_are_short_enough_for_a_desk_by_all_their_texts() -> None:
+    assert is_countable({"prompt": "x" * 1000, "n": 1, "l": [None, 2.5, b"x"]})
+    part = "x" * (1 << 20)
+    for long in (
+        {"a": part, "b": part},
+        {"m": [{"content": part * 2}]},
+        {"i": (part.encode(),) * 2},
+    ):
+        assert not is_countable(long)

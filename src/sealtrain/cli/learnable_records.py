@@ -39,6 +39,9 @@ _KINDS: Final = 2
 """Of unpaired answers: desirable ones and others."""
 _PATIENCE_BYTES: Final = 256 << 20
 """Of records that are counted in search of one that leaves something."""
+_LONGEST_BYTES: Final = 2 << 20
+"""Of a record that is counted: a tokenizer takes seconds a mebibyte, and hundreds of times the
+memory."""
 
 
 class FirstLessons:
@@ -102,7 +105,7 @@ class FirstLessons:
         """
         if self._unpaired and len(self._read_labels) < _KINDS:
             self._read_labels |= set(batch.column("label").unique().to_pylist())
-        if self._over:
+        if self._over or self._refuses_length(batch):
             return
         if self._judge is None and not self._ready(read_rows(batch.slice(0, 1))):
             return
@@ -122,6 +125,16 @@ class FirstLessons:
                 self._over = self.tally.records >= _MOST or self._bytes >= _MOST_BYTES
             else:
                 self._over = self.gave_up = self._bytes >= self._patience
+
+    def _refuses_length(self, batch: pa.RecordBatch) -> bool:
+        """Whether a record is too long for a desk, so that no more are counted."""
+        if batch.nbytes <= _LONGEST_BYTES or all(
+            batch.slice(row, 1).nbytes <= _LONGEST_BYTES for row in range(batch.num_rows)
+        ):
+            return False
+        self.gave_up = True
+        self.skip(f"the guest counts data with a record of over {_LONGEST_BYTES >> 20} MiB")
+        return True
 
     def require(self, owner: str, dataset: str) -> None:
         """Refuse data of which nothing trains, as the guest does.
@@ -194,6 +207,20 @@ class FirstLessons:
         """Look at nothing, for a reason that is told; ``False``."""
         self.missing, self._over = why, True
         return False
+
+
+def is_countable(record: Mapping[str, Any]) -> bool:
+    """Whether the record's texts are short enough to be read as tokens at a desk."""
+    left, pending = _LONGEST_BYTES, list(record.values())
+    while pending and left > 0:
+        value = pending.pop()
+        if isinstance(value, str | bytes):
+            left -= len(value)
+        elif isinstance(value, Mapping):
+            pending.extend(value.values())
+        elif isinstance(value, list | tuple):
+            pending.extend(value)
+    return left > 0
 
 
 def list_shared_answers(recipe: PhaseRecipe) -> list[str]:
@@ -276,7 +303,7 @@ def judge_data(
     """
     lessons = FirstLessons(recipe, base, owner, name)
     read = read_data(recipe, owner, name, source, options, lessons.look)
-    for record in read.first[:1]:
+    for record in filter(is_countable, read.first[:1]):
         require_fitness_of_record(recipe, base, record)
     lessons.require(owner, name)
     return Judged(lessons=lessons, first=read.first)

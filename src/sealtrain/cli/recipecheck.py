@@ -11,6 +11,7 @@ import typer
 
 from sealtrain.cli.learnable_records import (
     FirstLessons,
+    is_countable,
     list_shared_answers,
     require_contrast,
     require_one_stream,
@@ -152,6 +153,9 @@ def check(
         left.append("answers of both kinds: give --records for every dataset of role train")
     for key, records in begun.items():
         if not records:
+            continue
+        if not all(map(is_countable, records)):
+            left.append(f"first records of {key}: one is too long to be shown as tokens here")
             continue
         unfit = misfits_of_record(wanted, base, records[0])
         found += [
