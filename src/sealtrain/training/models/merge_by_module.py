@@ -8,18 +8,17 @@ and passed on, and no two modules are held together. The bits are those of ``mer
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from sealtrain.training.devices import compute_device
 from sealtrain.training.errors import TrainingDiverged
-
-if TYPE_CHECKING:
-    from sealtrain.training.distributed.shared_model import SharedModel
-    from sealtrain.training.weight_file import WeightSource
+from sealtrain.training.weight_file import WeightSource
 
 BASE: Final = "base_model.model."
 """Where a model of PEFT has its base."""
+Lead = Callable[[Sequence[str]], WeightSource]
+"""Has all ranks read tensors that they share out."""
 
 
 def merges_by_module(model: Any) -> bool:
@@ -56,9 +55,14 @@ class MergeByModule:
         self._modules = {path: copy.deepcopy(each) for path, each in _changed_modules(outline)}
         self.merged = outline.unload()
 
-    def lead(self, shared: SharedModel, order: Sequence[str]) -> WeightSource:
-        """Have all ranks read tensors of the PEFT model; raises as ``SharedModel.lead``."""
-        return shared.lead(order)
+    def read_with(self, lead: Lead, order: Sequence[str]) -> WeightSource:
+        """A source of tensors of the PEFT model.
+
+        Args:
+            lead: ``SharedModel.lead``, called once.
+            order: Names of the tensors, as they are read.
+        """
+        return lead(order)
 
     def sources(self, published: Mapping[str, Any]) -> dict[str, Any]:
         """Tensors of the PEFT model from which these of ``merged`` are made, by their names."""
