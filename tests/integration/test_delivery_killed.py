@@ -113,7 +113,7 @@ def test_a_rank_that_is_killed_in_a_delivery_leaves_no_model_and_the_run_is_resu
         assert sum(4 * each.numel() for each in whole.values()) > MODEL_BYTES
         out = tmp_path / "run"
         with world.part(*world.train_words(alone.folder, "run")) as part:
-            wait_until(lambda: len(of_life(part.pid)) == 2 or part.gone)
+            wait_until(lambda: len(of_life(part.pid)) == 2 or part.gone, seconds=300)
             _, second = of_life(part.pid)
             there = stop_in_delivery(part, out, second)
             assert 0 < there < MODEL_BYTES
@@ -133,6 +133,7 @@ def test_a_node_that_is_killed_in_a_delivery_is_replaced_and_the_model_is_whole(
     tmp_path: Path,
 ) -> None:
     with stage(tmp_path) as world:
+        world.anew = True  # as an operator starts them: each workload is below its command
         both = Nodes(world, "both", large_recipe(2, ranks=1))
         with both.lead("whole") as (lead, place), both.join(1, place, out="w1") as other:
             lead.wait_for_end(within=400)
@@ -141,8 +142,8 @@ def test_a_node_that_is_killed_in_a_delivery_is_replaced_and_the_model_is_whole(
         out = tmp_path / "run"
         with both.lead("run", wait_seconds=300) as (lead, place):
             with both.join(1, place, out="n1") as other:
-                wait_until(lambda: of_life(other.pid) or other.gone)
-                wait_until(lambda: of_life(lead.pid) or lead.gone)
+                wait_until(lambda: of_life(other.pid) or other.gone, seconds=300)
+                wait_until(lambda: of_life(lead.pid) or lead.gone, seconds=300)
                 there = stop_in_delivery(lead, out, of_life(other.pid)[0])
                 assert 0 < there < MODEL_BYTES
                 assert other.kill() == -signal.SIGKILL
