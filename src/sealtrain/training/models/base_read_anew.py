@@ -137,4 +137,6 @@ def _files_of(folder: Path) -> dict[str, Path] | None:
     if not index.is_file():
         return None
     listed = json.loads(index.read_text("utf-8")).get("weight_map", {})
+    if any(Path(file).name != file for file in listed.values()):
+        return None  # a file elsewhere, which the lock does not name
     return {name: folder / file for name, file in listed.items()}

@@ -133,6 +133,9 @@ def test_a_base_in_several_files_is_found_by_its_index(base: Path) -> None:
     several = merge_with_base(model, base, "float32")
     assert several is not None
     assert delivered(several, Shared(model)) == first
+    outside = {name: f"../base/{file}" for name, file in listed.items()}
+    (base / "model.safetensors.index.json").write_text(json.dumps({"weight_map": outside}))
+    assert merge_with_base(model, base, "float32") is None
 
 
 def test_where_the_folder_has_other_names_or_shapes_the_base_is_loaded_whole(base: Path) -> None:
