@@ -29,7 +29,7 @@ def merges_by_module(model: Any) -> bool:
     Args:
         model: A PEFT model whose adapter changes weights.
     """
-    changed = tuple(f"{path}." for path, _ in _changed_modules(model))
+    changed = tuple(f"{path}." for path, _ in _list_changed_modules(model))
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -52,7 +52,7 @@ class MergeByModule:
             outline: Of the PEFT model, without memory; it is used up.
         """
         self.tensors = outline.state_dict(keep_vars=True)
-        self._modules = {path: copy.deepcopy(each) for path, each in _changed_modules(outline)}
+        self._modules = {path: copy.deepcopy(each) for path, each in _list_changed_modules(outline)}
         self.merged = outline.unload()
 
     def read_with(self, lead: Lead, order: Sequence[str]) -> WeightSource:
@@ -102,7 +102,7 @@ class MergeByModule:
         return merged
 
 
-def _changed_modules(model: Any) -> Iterator[tuple[str, Any]]:
+def _list_changed_modules(model: Any) -> Iterator[tuple[str, Any]]:
     """The outermost modules that PEFT put in place of the base's, by name."""
     before = None
     for path, module in model.named_modules():
