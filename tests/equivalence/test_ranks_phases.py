@@ -11,17 +11,13 @@ from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
-from collecting import COLLECTING
-from ranks_matrix import BACKENDS, NEAR, agreement, refusal
-from ranks_world import PLAYS, evaluation, recipe_of, reopened, seal_all, summary
+from ranks_compared import in_ranks, same_as_one_rank
+from ranks_matrix import BACKENDS, refusal
+from ranks_world import PLAYS, recipe_of, reopened, seal_all
 from remains import ended
 from training_world import Ran, checkpoint_store, run, sources_of
-
-if not COLLECTING:
-    from safetensors.torch import load, load_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.claim("C150")]
 DDP = BACKENDS["DDP"]
@@ -47,47 +43,6 @@ def alone(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
     return played
 
 
-def in_ranks(
-    world: Path,
-    backend: dict[str, Any],
-    *names: str,
-    timeout: int = 280,
-    player: str = "ranks_player",
-) -> dict[str, dict[str, Any]]:
-    done = ended(player, world, json.dumps(backend), *names, timeout=timeout, OMP_NUM_THREADS="1")
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    return {line.pop("name"): line for line in lines}
-
-
-def same_as_one_rank(said: dict[str, Any], name: str, world: Path, backend: str, ran: Ran) -> None:
-    alone = json.loads(json.dumps(summary(ran)))
-    counts = ("rows", "steps", "tokens")
-    assert {key: said[key] for key in counts} == {key: alone[key] for key in counts}
-    assert [step for step, _ in said["history"]] == [step for step, _ in alone["history"]]
-    how = agreement(name, backend)
-    if how == "own":
-        assert said["files"].keys() == alone["files"].keys()
-        return
-    logged = [values for _, values in said["history"]] + [said["metrics"]]
-    expected = [values for _, values in alone["history"]] + [alone["metrics"]]
-    for mine, its in zip(logged, expected, strict=True):
-        # TRL takes this mean over the batches of each rank, which have different weights.
-        mine.pop("rewards_margins", None), its.pop("rewards_margins", None)
-        assert mine == pytest.approx(its, rel=1e-4, abs=2e-4 if how == "near" else 1e-6)
-    if how != "same":
-        files = ran.trained.files
-        (weights,) = [data for key, data in files.items() if key.endswith(".safetensors")]
-        theirs = load_file(world / "out" / f"{name}-{backend}.weights")
-        own = load(weights)
-        assert theirs.keys() == own.keys()
-        for key, tensor in own.items():
-            apart = (tensor - theirs[key]).abs()
-            assert apart.mean() < NEAR[name] if how == "near" else apart.max() < 5e-4, key
-    else:
-        assert said["files"] == alone["files"]
-
-
 @pytest.mark.nightly
 def test_two_copies_are_one_rank(world: Path, alone: Callable[[str], Ran]) -> None:
     done = in_ranks(world, DDP, *QUICK)
@@ -109,29 +64,6 @@ def test_every_phase_that_a_backend_accepts_is_one_rank(
     for name in names:
         try:
             same_as_one_rank(done[name], name, world, backend["name"], alone(name))
-        except AssertionError as error:  # all that differ, not the first
-            apart[name] = str(error)
-    assert not apart
-
-
-@pytest.mark.nightly
-@pytest.mark.claim("C743")
-@pytest.mark.parametrize("backend", ["trl", "fsdp"])
-def test_every_phase_that_nodes_accept_is_one_rank(
-    world: Path, backend: str, alone: Callable[[str], Ran]
-) -> None:
-    """Two nodes of one rank each, over the wire."""
-    names = [
-        name
-        for name in PLAYS
-        if PLAYS[name].made is not evaluation
-        and refusal(name, {"name": backend, "ranks": 2}) is None
-    ]
-    done = in_ranks(world, {"name": backend}, *names, timeout=800, player="nodes_player")
-    apart = {}
-    for name in names:
-        try:
-            same_as_one_rank(done[name], name, world, backend, alone(name))
         except AssertionError as error:  # all that differ, not the first
             apart[name] = str(error)
     assert not apart

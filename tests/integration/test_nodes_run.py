@@ -97,6 +97,7 @@ def test_two_nodes_audit_their_model_as_one_guest_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("backend", ["trl", "fsdp"])
 def test_two_nodes_of_two_ranks_end_with_the_weights_of_one_guest_of_four_but_for_rounding(
     tmp_path: Path, backend: str

@@ -58,10 +58,10 @@ def train_and_measure(
     if work.standins is not None:
         work.standins.put_in(trainer.model)
     trainer.train()
-    if not goes_on and _is_read_in_parts(work, trainer.model):
-        shared = work.shared = work.machinery.share_model(trainer)
-        if shared is not None:
-            return _measure_together(shared, evaluation)
+    reads_parts = work.machinery.shares_out and not goes_on
+    if reads_parts and _is_read_in_parts(work, trainer.model):
+        work.shared = work.machinery.share_model(trainer)
+        return _measure_together(work.shared, evaluation)
     model = work.machinery.whole(trainer)
     if model is not None:
         trainer.model = model  # a loss may also compute with the trainer's, which was shared out

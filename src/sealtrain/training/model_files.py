@@ -15,8 +15,6 @@ from sealtrain.training.weight_file import Convert, HeldWeights, WeightFile
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from sealtrain.training.models.merge_by_module import MergeByModule
-
 ADAPTER_CONFIG: Final = "adapter_config.json"
 BASE_FIELD: Final = "base_model_name_or_path"
 """Where an adapter's settings name its base model."""
@@ -37,6 +35,19 @@ class KeptFile(Protocol):
 
     def open(self) -> BinaryIO:
         """Its content, from the beginning."""
+
+
+class MergeWhileRead(Protocol):
+    """Makes the tensors of a model out of others, while these are read into its file."""
+
+    def sources(self, published: Mapping[str, Any]) -> dict[str, Any]:
+        """The tensors that are read for those of the model, by their names."""
+
+    def module_of(self, name: str) -> str:
+        """What a tensor that is read is merged with."""
+
+    def merge(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Tensors of the model, out of all those of some modules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +106,7 @@ def model_files(model: Any, tokenizer: PreTrainedTokenizerBase | None) -> dict[s
 
 
 def plan_files(
-    model: Any, tokenizer: PreTrainedTokenizerBase | None, merge: MergeByModule | None = None
+    model: Any, tokenizer: PreTrainedTokenizerBase | None, merge: MergeWhileRead | None = None
 ) -> PlannedFiles:
     """Weights as safetensors, config and tokenizer.
 
@@ -124,7 +135,7 @@ def weight_files(model: Any) -> dict[str, bytes]:
     return _whole_files(model).in_memory()
 
 
-def _whole_files(model: Any, merge: MergeByModule | None = None) -> PlannedFiles:
+def _whole_files(model: Any, merge: MergeWhileRead | None = None) -> PlannedFiles:
     state = model.state_dict(keep_vars=True)
     require_finite_model(model, state)
     weights = _without_aliases(state)
@@ -152,7 +163,7 @@ def _whole_files(model: Any, merge: MergeByModule | None = None) -> PlannedFiles
 
 
 def _merge_and_convert(
-    merge: MergeByModule, convert: Convert | None, tensors: dict[str, Any]
+    merge: MergeWhileRead, convert: Convert | None, tensors: dict[str, Any]
 ) -> Mapping[str, Any]:
     merged = merge.merge(tensors)
     return merged if convert is None else convert(merged)

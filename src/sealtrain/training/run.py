@@ -255,7 +255,7 @@ def _read_weights(
     elif merge is None:
         source = shared.lead(weights.order)
     else:
-        source = merge.lead(shared, weights.order)
+        source = merge.read_with(shared.lead, weights.order)
     blocks = weights.blocks(source)
     if deliver is None:
         files[weights.name] = b"".join(blocks)

@@ -219,7 +219,8 @@ def _group_tensors(
             name: (tensor, _TensorGroup(sources={names[id(tensor)]: tensor}))
             for name, tensor in whole.items()
         }
-    for key in (*([] if unit_of is None else [unit_of]), _layer_of, lambda _: ""):
+    keys: list[Callable[[str], str]] = [] if unit_of is None else [unit_of]
+    for key in (*keys, _layer_of, _whole_model):
         parts: dict[str, dict[str, Any]] = {}
         for name, tensor in outlines.items():
             parts.setdefault(key(name), {})[name] = tensor
@@ -233,6 +234,11 @@ def _group_tensors(
         if _describe_groups(found) == {name: _form(tensor) for name, tensor in whole.items()}:
             return found
     raise AssertionError("all tensors together publish what all tensors together do")
+
+
+def _whole_model(_name: str) -> str:
+    """All tensors together."""
+    return ""
 
 
 def _layer_of(name: str) -> str:

@@ -6,7 +6,7 @@ spreads the model over ranks, and so in how it assembles a whole checkpoint and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.halfprecision import scale_gradients
@@ -22,9 +22,11 @@ class Machinery(Protocol):
 
     Attributes:
         in_shards: Every rank seals its own shard of a checkpoint (``checkpoints.shardsaver``).
+        shares_out: No rank has the whole model (``share_model``).
     """
 
     in_shards: bool
+    shares_out: bool
 
     def arguments(self) -> dict[str, Any]:
         """``TrainingArguments`` that the backend fixes."""
@@ -52,8 +54,8 @@ class Machinery(Protocol):
     def whole(self, trainer: Any) -> Any:
         """The trained model as one module; all ranks take part, and only rank 0 gets it."""
 
-    def share_model(self, trainer: Any) -> SharedModel | None:
-        """The trained model where it lies, in every rank; ``None`` where ranks have copies."""
+    def share_model(self, trainer: Any) -> SharedModel:
+        """The trained model where it lies, in every rank, where ranks share it out."""
 
 
 def machinery_of(recipe: PhaseRecipe) -> Machinery:
@@ -99,6 +101,7 @@ class Copies:
     """``Machinery`` of a single process, or of several that each hold a copy of the model."""
 
     in_shards = False
+    shares_out = False
 
     def __init__(self, *, half: bool = False) -> None:
         self._half = half
@@ -126,6 +129,6 @@ class Copies:
         """Rank 0's copy without the trainer's wrapping."""
         return trainer.accelerator.unwrap_model(trainer.model) if place().leads else None
 
-    def share_model(self, _trainer: Any) -> SharedModel | None:
-        """None: rank 0 has a copy."""
-        return None
+    def share_model(self, _trainer: Any) -> NoReturn:
+        """None is shared out: rank 0 has a copy."""
+        raise AssertionError("every rank has a copy of the model")

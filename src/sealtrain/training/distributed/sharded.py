@@ -44,6 +44,7 @@ class Sharded:
     """``Machinery`` over FSDP2."""
 
     in_shards = True
+    shares_out = True
 
     def __init__(self, backend: Fsdp, *, half: bool = False) -> None:
         self._reshard, self._half = backend.reshard_after_forward, half

@@ -48,6 +48,7 @@ class Zero:
 
     def __init__(self, backend: DeepSpeed, trainer: TrainerArguments) -> None:
         self._stage = backend.zero_stage
+        self.shares_out = backend.zero_stage == 3
         self._config = ds_config(backend, trainer)
         self._trainer: Any = None
         self._outline: Any = None
@@ -136,10 +137,8 @@ class Zero:
         outline, self._outline = self._outline, None
         return fill_outline(outline, weights, trainer.args.device) if place().leads else None
 
-    def share_model(self, trainer: Any) -> SharedModel | None:
+    def share_model(self, trainer: Any) -> SharedModel:
         """Every rank's partitions of stage 3; before it, each rank has the weights."""
-        if self._stage < 3:
-            return None
         import deepspeed
         from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 

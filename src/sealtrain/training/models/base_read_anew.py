@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sealtrain.training.finite import require_finite_weights
 from sealtrain.training.model_files import plan_files, publishes_as_held
-from sealtrain.training.models.merge_by_module import BASE, MergeByModule, merges_by_module
+from sealtrain.training.models.merge_by_module import BASE, Lead, MergeByModule, merges_by_module
 from sealtrain.training.weight_file import BLOCK_BYTES, WeightSource
 
 if TYPE_CHECKING:
     import torch
-
-    from sealtrain.training.distributed.shared_model import SharedModel
 
 _WEIGHTS: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
@@ -41,10 +39,9 @@ class MergeWithBase(MergeByModule):
         super().__init__(outline)
         self._files, self._learned = files, learned
 
-    def lead(self, shared: SharedModel, order: Sequence[str]) -> WeightSource:
-        """As ``MergeByModule.lead``; rank 0 alone reads what the folder has."""
-        learned = shared.lead([name for name in order if name in self._learned])
-        return _FolderAndRanks(self, learned)
+    def read_with(self, lead: Lead, order: Sequence[str]) -> WeightSource:
+        """As ``MergeByModule.read_with``; rank 0 alone reads what the folder has."""
+        return _FolderAndRanks(self, lead([name for name in order if name in self._learned]))
 
     def place_of(self, name: str) -> tuple[Path, str] | None:
         """File and name of a tensor of the PEFT model in the folder; ``None`` where none has it."""
@@ -140,4 +137,6 @@ def _files_of(folder: Path) -> dict[str, Path] | None:
     if not index.is_file():
         return None
     listed = json.loads(index.read_text("utf-8")).get("weight_map", {})
+    if any(Path(file).name != file for file in listed.values()):
+        return None  # a file elsewhere, which the lock does not name
     return {name: folder / file for name, file in listed.items()}

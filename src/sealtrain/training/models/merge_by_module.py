@@ -8,18 +8,17 @@ and passed on, and no two modules are held together. The bits are those of ``mer
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from sealtrain.training.devices import compute_device
 from sealtrain.training.errors import TrainingDiverged
-
-if TYPE_CHECKING:
-    from sealtrain.training.distributed.shared_model import SharedModel
-    from sealtrain.training.weight_file import WeightSource
+from sealtrain.training.weight_file import WeightSource
 
 BASE: Final = "base_model.model."
 """Where a model of PEFT has its base."""
+Lead = Callable[[Sequence[str]], WeightSource]
+"""Has all ranks read tensors that they share out."""
 
 
 def merges_by_module(model: Any) -> bool:
@@ -30,7 +29,7 @@ def merges_by_module(model: Any) -> bool:
     Args:
         model: A PEFT model whose adapter changes weights.
     """
-    changed = tuple(f"{path}." for path, _ in _changed_modules(model))
+    changed = tuple(f"{path}." for path, _ in _list_changed_modules(model))
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -53,12 +52,17 @@ class MergeByModule:
             outline: Of the PEFT model, without memory; it is used up.
         """
         self.tensors = outline.state_dict(keep_vars=True)
-        self._modules = {path: copy.deepcopy(each) for path, each in _changed_modules(outline)}
+        self._modules = {path: copy.deepcopy(each) for path, each in _list_changed_modules(outline)}
         self.merged = outline.unload()
 
-    def lead(self, shared: SharedModel, order: Sequence[str]) -> WeightSource:
-        """Have all ranks read tensors of the PEFT model; raises as ``SharedModel.lead``."""
-        return shared.lead(order)
+    def read_with(self, lead: Lead, order: Sequence[str]) -> WeightSource:
+        """A source of tensors of the PEFT model.
+
+        Args:
+            lead: ``SharedModel.lead``, called once.
+            order: Names of the tensors, as they are read.
+        """
+        return lead(order)
 
     def sources(self, published: Mapping[str, Any]) -> dict[str, Any]:
         """Tensors of the PEFT model from which these of ``merged`` are made, by their names."""
@@ -98,7 +102,7 @@ class MergeByModule:
         return merged
 
 
-def _changed_modules(model: Any) -> Iterator[tuple[str, Any]]:
+def _list_changed_modules(model: Any) -> Iterator[tuple[str, Any]]:
     """The outermost modules that PEFT put in place of the base's, by name."""
     before = None
     for path, module in model.named_modules():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,8 @@ class Shared:
         self.tensors = model.state_dict()
         self.asked: list[str] = []
 
-    def lead(self, order: list[str]) -> HeldWeights:
-        self.asked = order
+    def lead(self, order: Sequence[str]) -> HeldWeights:
+        self.asked = list(order)
         return HeldWeights({name: self.tensors[name] for name in order})
 
 
@@ -73,7 +74,7 @@ def trained(base: Path, adapter: dict[str, Any], **changed: Any) -> Any:
 
 def delivered(merge: MergeWithBase, shared: Shared) -> tuple[str, bytes]:
     made = plan_files(merge.merged, None, merge)
-    source = merge.lead(shared, made.weights.order)  # type: ignore[arg-type]
+    source = merge.read_with(shared.lead, made.weights.order)
     return made.weights.name, b"".join(made.weights.blocks(source))
 
 
@@ -112,7 +113,7 @@ def test_of_the_base_one_matrix_is_held(tmp_path: Path) -> None:
     made = plan_files(merge.merged, None, merge).weights
     matrices = [math.prod(each.shape) for each in merge.tensors.values()]
     with TensorBytes() as counted:
-        for _ in made.blocks(merge.lead(shared, made.order)):  # type: ignore[arg-type]
+        for _ in made.blocks(merge.read_with(shared.lead, made.order)):
             pass
     assert counted.most < 6 * 4 * max(matrices) < made.size / 2
 
@@ -132,6 +133,9 @@ def test_a_base_in_several_files_is_found_by_its_index(base: Path) -> None:
     several = merge_with_base(model, base, "float32")
     assert several is not None
     assert delivered(several, Shared(model)) == first
+    outside = {name: f"../base/{file}" for name, file in listed.items()}
+    (base / "model.safetensors.index.json").write_text(json.dumps({"weight_map": outside}))
+    assert merge_with_base(model, base, "float32") is None
 
 
 def test_where_the_folder_has_other_names_or_shapes_the_base_is_loaded_whole(base: Path) -> None:
