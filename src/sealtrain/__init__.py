@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from sealtrain import errors
     from sealtrain.consortium.members import Consortium
     from sealtrain.guest.lightning import SealedLightning
-    from sealtrain.guest.script import SealedLoop, SealedRun, sign_manifest, unwrap_dataset
+    from sealtrain.guest.script import SealedLoop, sign_manifest, unwrap_dataset
+    from sealtrain.guest.trainer import SealedRun
     from sealtrain.keys.identity import Identity
     from sealtrain.manifest.trust import Trust
     from sealtrain.manifest.verify import Report, VerifiedManifest
@@ -109,7 +110,7 @@ _PLACES = {
     "SealOptions": "sealtrain.sealing.sealer:SealOptions",
     "SealedLightning": "sealtrain.guest.lightning:SealedLightning",
     "SealedLoop": "sealtrain.guest.script:SealedLoop",
-    "SealedRun": "sealtrain.guest.script:SealedRun",
+    "SealedRun": "sealtrain.guest.trainer:SealedRun",
     "StandingRequest": "sealtrain.owner.standing:StandingRequest",
     "SubmittedRun": "sealtrain.owner.submitted:SubmittedRun",
     "Trust": "sealtrain.manifest.trust:Trust",

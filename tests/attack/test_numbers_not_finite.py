@@ -49,8 +49,9 @@ if not COLLECTING:
     from sharing_world import Held
     from travel_world import PROGRAM
 
-    from sealtrain.training.checkpoints.callback import RunCallback, RunContext
+    from sealtrain.training.checkpoints.callback import RunCallback
     from sealtrain.training.checkpoints.loop import RunLoop
+    from sealtrain.training.checkpoints.run_context import RunContext
     from sealtrain.training.data.stream import RecordStream
 
 pytestmark = [

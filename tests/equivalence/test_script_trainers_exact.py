@@ -27,8 +27,8 @@ from sealtrain.training.data.stream import RecordStream
 from sealtrain.training.telemetry.metric_gate import MetricGate
 
 if not COLLECTING:
-    from sealtrain.training.checkpoints.callback import RunContext
     from sealtrain.training.checkpoints.loop import RunLoop
+    from sealtrain.training.checkpoints.run_context import RunContext
     from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
 
 RECIPE = classify(trainer={"max_steps": 9})

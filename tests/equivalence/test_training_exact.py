@@ -172,7 +172,8 @@ def users_own(
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
-    from sealtrain.training.checkpoints.callback import RunCallback, RunContext
+    from sealtrain.training.checkpoints.callback import RunCallback
+    from sealtrain.training.checkpoints.run_context import RunContext
     from sealtrain.training.data.hugging import Positioned, as_iterable_dataset
     from sealtrain.training.data.stream import RecordStream
     from sealtrain.training.models.base import build_model, byte_tokenizer

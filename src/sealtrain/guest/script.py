@@ -36,9 +36,9 @@ from sealtrain.guest.workload.messages import Sign
 from sealtrain.guest.workload.stubs import numbers_of
 from sealtrain.recipe.scripts import modules_of
 from sealtrain.training.basefiles import files_in
-from sealtrain.training.checkpoints import callback as sealed_callback
-from sealtrain.training.checkpoints import loop as sealed_loop
+from sealtrain.training.checkpoints.loop import RunLoop
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
+from sealtrain.training.checkpoints.run_context import RunContext
 from sealtrain.training.data.hugging import (
     Positioned,
     as_iterable_dataset,
@@ -56,12 +56,11 @@ from sealtrain.training.telemetry.metric_gate import MetricGate
 
 if TYPE_CHECKING:
     import datasets
-    from transformers import TrainerControl, TrainerState, TrainingArguments
 
     from sealtrain.guest.workload.stubs import WorkloadRun
-    from sealtrain.training.checkpoints import lightning
-    from sealtrain.training.checkpoints.callback import Evaluation
+    from sealtrain.training.checkpoints.callback import RunCallback
     from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+    from sealtrain.training.checkpoints.lightning import RunLightning
     from sealtrain.training.data.sources import Source
 
 Role = Literal["train", "test"]
@@ -74,7 +73,7 @@ class ScriptRun:
         self.run = run
         metrics = run.metrics
         recipe = run.lock.recipe
-        self.context = sealed_callback.RunContext(
+        self.context = RunContext(
             run_id=run.run_id,
             store=run.store,
             # The other ranks release nothing.
@@ -85,7 +84,7 @@ class ScriptRun:
             on_step=() if metrics is None else (metrics.step,),
             lease_keeper=Follower() if run.lease is None else run.lease,
         )
-        self.callback: SealedRun | lightning.RunLightning | None = None
+        self.callback: RunCallback | RunLightning | None = None
         self.ended_well = False
         model = recipe.model
         path = run.base / model.path if model.kind == "folder" else None
@@ -198,35 +197,7 @@ def unwrap_dataset(
     return as_iterable_dataset(stream)
 
 
-class SealedRun(sealed_callback.RunCallback):
-    """Trainer callback of this run: sealed checkpoints, exact resume, run log, released metrics."""
-
-    def __init__(self, evaluation: Evaluation | None = None) -> None:
-        """Attach to the run.
-
-        Args:
-            evaluation: Measures a model, metrics by name; called every ``trainer.eval_steps`` of
-                the recipe. Early stopping and the choice of the best weights compare its metrics.
-
-        Raises:
-            UsageError: Not inside a run.
-        """
-        script = running()
-        script.context.evaluation = evaluation
-        super().__init__(script.context)
-        script.callback = self
-        self._script = script
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **objects: Any
-    ) -> TrainerControl:
-        """Try whether the model could be sealed, then restore the checkpoint if there is one."""
-        sealed_loop.expect_dealt(objects["train_dataloader"])
-        self._script.try_saving(objects["model"], objects.get("processing_class"))
-        return super().on_train_begin(args, state, control, **objects)
-
-
-class SealedLoop(sealed_loop.RunLoop):
+class SealedLoop(RunLoop):
     """A PyTorch loop of this run: batches, sealed checkpoints, exact resume, released metrics."""
 
     def __init__(

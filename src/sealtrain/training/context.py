@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from sealtrain.recipe.recipe import PhaseRecipe
-    from sealtrain.training.checkpoints.callback import Evaluation, RunContext
+    from sealtrain.training.checkpoints.run_context import Evaluation, RunContext
     from sealtrain.training.data.feed import Feed
     from sealtrain.training.data.sources import SealedFolder, Source
     from sealtrain.training.distributed.machinery import Machinery

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from sealtrain.recipe.recipe import PhaseRecipe
-    from sealtrain.training.checkpoints.callback import Evaluation
+    from sealtrain.training.checkpoints.run_context import Evaluation
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.distributed.shared_model import SharedModel
 

@@ -150,8 +150,8 @@ def train(
     with _stages(reporting.progress)("loading the training libraries"):
         of_recipe = load_phase(recipe.phase)
         prepare_compiling(recipe)
-    from sealtrain.training.checkpoints.callback import RunContext
     from sealtrain.training.checkpoints.kernels import deterministic
+    from sealtrain.training.checkpoints.run_context import RunContext
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.finite import refuse_not_finite
     from sealtrain.training.privacy.audit import audit_figures, canary_source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -94,3 +95,18 @@ def test_what_it_left_is_taken_back(run: Run) -> None:
     with pytest.raises(SystemExit):
         run({"train.py": "import sys\nsys.argv.append('x')\nsys.exit(0)"})
     assert (list(sys.meta_path), sys.argv, sys.modules["__main__"]) == before
+
+
+def test_what_a_plain_loop_needs_loads_no_library_of_trainers() -> None:
+    program = """
+import sys
+import sealtrain
+sealtrain.SealedLoop, sealtrain.unwrap_dataset, sealtrain.sign_manifest
+print(*sorted({"accelerate", "peft", "transformers", "trl"} & set(sys.modules)))
+sealtrain.SealedRun
+print("transformers" in sys.modules)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert ended.stdout.splitlines() == ["", "True"]

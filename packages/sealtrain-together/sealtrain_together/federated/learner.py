@@ -242,8 +242,8 @@ class Learner:
 
     @contextmanager
     def _work(self, recipe: Any) -> Iterator[TrainingContext[PhaseRecipe]]:
-        from sealtrain.training.checkpoints.callback import RunContext
         from sealtrain.training.checkpoints.kernels import deterministic
+        from sealtrain.training.checkpoints.run_context import RunContext
         from sealtrain.training.context import TrainingContext
         from sealtrain.training.distributed.machinery import machinery_of
 

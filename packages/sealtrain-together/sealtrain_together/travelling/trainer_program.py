@@ -340,8 +340,8 @@ def training_context(
         base_dir: Folder that its paths start from.
         machinery: Of its backend.
     """
-    from sealtrain.training.checkpoints.callback import RunContext
     from sealtrain.training.checkpoints.kernels import deterministic
+    from sealtrain.training.checkpoints.run_context import RunContext
     from sealtrain.training.context import TrainingContext
     from sealtrain.training.telemetry.metric_gate import MetricGate
 

@@ -31,7 +31,7 @@ from sealtrain.training.models.weights import finite_state, load_weights
 from sealtrain.training.telemetry.averages import Averages
 
 if TYPE_CHECKING:
-    from sealtrain.training.checkpoints.callback import RunContext
+    from sealtrain.training.checkpoints.run_context import RunContext
     from sealtrain.training.data.hugging import Positioned
 
 

@@ -41,7 +41,7 @@ from sealtrain.training.telemetry.averages import Averages
 
 if TYPE_CHECKING:
     from sealtrain.recipe.trainers import TrainerArguments
-    from sealtrain.training.checkpoints.callback import RunContext
+    from sealtrain.training.checkpoints.run_context import RunContext
 
 
 class RunLoop:
