@@ -133,7 +133,8 @@ class Enclave:
         self.sockets.mkdir()
         self.kernel = PlayedKernel(self.sockets)
         self.nsm = SimulatedNsm(PKI, clock=lambda: NOW)
-        (folder / "proc").mkdir()
+        for name in ("dev", "proc"):  # of the boot ramdisk
+            (folder / name).mkdir()
         (folder / "proc/cmdline").write_text(
             "quiet virtio_mmio.device=4K@0xd0000000:5 nsm.a=1 virtio-mmio.device=4K@0xd0001000:6\n"
         )

@@ -285,7 +285,7 @@ class VsockBackend(Backend):
     def connect(
         self,
         port: int,
-        seconds: float = 120,
+        seconds: float = 30,
         *,
         cid: int = PARENT,
         part_bytes: int = _PART_BYTES,
@@ -317,7 +317,9 @@ class VsockBackend(Backend):
 
         self._do(begin)
         theirs.settimeout(seconds)
-        if not answered.wait(seconds) or ours.fileno() < 0:
+        if not answered.wait(seconds):
+            self._do(lambda: self._give_up(ours))
+        if not answered.is_set() or ours.fileno() < 0:
             theirs.close()
             raise ConnectionRefusedError(port)
         return theirs
@@ -445,6 +447,13 @@ class VsockBackend(Backend):
         if connection.ended and not connection.waiting:
             self._send(connection, _RST)
             self._forget(key)
+
+    def _give_up(self, ours: socket.socket) -> None:
+        """End a connection that the guest did not answer: it may see the packet later."""
+        for key, connection in list(self._connections.items()):
+            if connection.ours is ours:
+                self._send(connection, _RST)
+                self._forget(key)
 
     def _forget(self, key: tuple[int, int]) -> None:
         connection = self._connections.pop(key, None)

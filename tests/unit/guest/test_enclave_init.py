@@ -56,6 +56,18 @@ def test_file_systems_come_first_and_modules_get_their_words(enclave: Enclave) -
     ]
 
 
+def test_an_open_file_has_the_name_that_outputs_are_sent_by(enclave: Enclave) -> None:
+    """Without it no checkpoint came into a store: a container's runtime makes these links."""
+    enclave.init.prepare()
+    links = {path.name: str(path.readlink()) for path in (enclave.files / "dev").iterdir()}
+    assert links == {
+        "fd": "/proc/self/fd",
+        "stdin": "/proc/self/fd/0",
+        "stdout": "/proc/self/fd/1",
+        "stderr": "/proc/self/fd/2",
+    }
+
+
 @pytest.mark.parametrize(
     ("line", "found"),
     [

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from sealtrain.guest.enclave.bridge import Bridge, carry_to
 from sealtrain.guest.enclave.plan import (
+    DEVICE_LINKS,
     DOCUMENT_FILE,
     KEPT,
     MOUNTS,
@@ -139,6 +140,8 @@ class EnclaveInit:
         """Step 1: file systems and modules."""
         for what in MOUNTS:
             self._kernel.mount(what)
+        for place, target in DEVICE_LINKS.items():
+            self._path(place).symlink_to(target)
         words = self._path("/proc/cmdline").read_text()
         folder = self._path(str(_FOLDER))
         for name in (folder / "order").read_text().split():

@@ -58,6 +58,15 @@ MOUNTS: Final = (
 volume, which ends with the enclave."""
 
 
+DEVICE_LINKS: Final[Mapping[str, str]] = {
+    "/dev/fd": "/proc/self/fd",
+    "/dev/stdin": "/proc/self/fd/0",
+    "/dev/stdout": "/proc/self/fd/1",
+    "/dev/stderr": "/proc/self/fd/2",
+}
+"""Links that a container's runtime makes; a run's outputs are sent to their store by the first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnclaveProgram:
     """What a document starts in an enclave.
