@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sealtrain.base.extras import require_extras
 from sealtrain.cli.output import say
 from sealtrain.sealing.errors import RecordInvalid
-from sealtrain.sealing.sourcefiles import left_out
+from sealtrain.sealing.sourcefiles import list_left_out
 
 if TYPE_CHECKING:
     from sealtrain.recipe.recipe import PhaseRecipe
@@ -112,7 +112,7 @@ def _sequence(sequence: Any, tokenizer: Any) -> dict[str, Any]:
 
 def say_left_out(source: object) -> None:
     """Count the files of a folder that operating systems wrote about it, and are not sealed."""
-    names = left_out(source)
+    names = list_left_out(source)
     if names:
         kinds = ", ".join(sorted({Path(name).name for name in names})[:4])
         files = "1 file" if len(names) == 1 else f"{len(names)} files"

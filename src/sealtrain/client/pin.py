@@ -135,6 +135,12 @@ def load_pin(path: Path) -> BrokerPin:
         TrustInvalid: Not the YAML of ``base.yamltext``, a field missing, unknown or malformed.
         DataInvalid: The file cannot be read.
     """
-    text = read_bounded(path, _MAX_BYTES)
+    try:
+        text = read_bounded(path, _MAX_BYTES)
+    except DataInvalid as error:
+        if path.exists():
+            raise
+        hint = "sealtrain up makes one once it is ready, and sealtrain broker pin one of a broker"
+        raise error.with_message(error.message, hint=hint) from None
     data = parse_yaml(text, error=TrustInvalid, what=f"broker file {path}", max_bytes=_MAX_BYTES)
     return load_model(BrokerPin, data, TrustInvalid, "broker file")

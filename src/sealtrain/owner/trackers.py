@@ -10,7 +10,7 @@ value of each ``log_id``, and says how many it keeps.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -25,7 +25,7 @@ _TAG: Final = "sealtrain.manifest"
 _BATCH: Final = 900
 """Values of one request; MLflow takes 1000."""
 _TRIES: Final = 3
-_MAX_PAGES: Final = 1000
+_MAX_PAGES: Final = 100
 """Of one metric's history."""
 _MLFLOW: Final = "api/2.0/mlflow/"
 _TRACKIO_API: Final = 1
@@ -114,20 +114,25 @@ class _MlflowRuns:
     def _missing(self, place: str) -> list[dict[str, Any]]:
         """The values of which the run's histories have no step."""
         values = list(self._values())
-        have = {name: self._steps(place, name) for name in {value["key"] for value in values}}
+        wanted: dict[str, set[int]] = {}
+        for value in values:
+            wanted.setdefault(value["key"], set()).add(value["step"])
+        have = {name: self._steps(place, name, steps) for name, steps in wanted.items()}
         return [value for value in values if value["step"] not in have[value["key"]]]
 
-    def _steps(self, place: str, name: str) -> set[int]:
+    def _steps(self, place: str, name: str, wanted: Set[int]) -> set[int]:
+        """Which of the wanted steps a metric's history has; a server may send any number more."""
         steps: set[int] = set()
-        token = ""
+        query = {"run_id": place, "metric_key": name}
         for _ in range(_MAX_PAGES):
-            query = {"run_id": place, "metric_key": name} | ({"page_token": token} if token else {})
             told = self._ask("GET", f"metrics/get-history?{urlencode(query)}")
             for metric in _list(self._server, told, "metrics"):
-                steps.add(_whole(self._server, metric, "step"))
-            token = str(told.get("next_page_token") or "")
-            if not token:
+                step = _whole(self._server, metric, "step")
+                if step in wanted:
+                    steps.add(step)
+            if not told.get("next_page_token"):
                 return steps
+            query["page_token"] = _text(self._server, told, "next_page_token")
         raise self._server.strange("a history without an end")
 
     def _runs(self, experiment: str) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from typing import Any, Self
 from sealtrain.base.digests import sha256_hex
 from sealtrain.base.files import atomic_write, make_folder, read_bounded
 from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
-from sealtrain.errors import AlreadyExists, UsageError
+from sealtrain.errors import AlreadyExists, DataInvalid, UsageError
 from sealtrain.recipe.compose import build_compose, compose_hash, launch_scripts, lock_text
 from sealtrain.recipe.diff import RecipeChange, diff
 from sealtrain.recipe.document import require_same
@@ -100,7 +100,14 @@ class LockedRecipe:
             LockInvalid: Sealtrain did not write this document.
             DataInvalid: The file is missing or too long.
         """
-        return cls.parse(read_bounded(deployment, MAX_DEPLOYMENT_BYTES))
+        try:
+            data = read_bounded(deployment, MAX_DEPLOYMENT_BYTES)
+        except DataInvalid as error:
+            if deployment.exists():
+                raise
+            hint = "lock the recipe first: sealtrain lock recipe.yaml --out locked"
+            raise error.with_message(error.message, hint=hint) from None
+        return cls.parse(data)
 
     @property
     def recipe_hash(self) -> str:

@@ -76,8 +76,8 @@ def source_files(
 ) -> list[tuple[str, SourceFile]]:
     """Names inside the dataset and paths of everything to seal, in order.
 
-    Of a folder without what operating systems wrote about it (``left_out``); a file that is named
-    by itself is sealed, whatever its name.
+    Of a folder without what operating systems wrote about it (``list_left_out``); a file that is
+    named by itself is sealed, whatever its name.
 
     Raises:
         DataInvalid: A file is missing, a link, or has another one's name.
@@ -113,7 +113,7 @@ def source_files(
     return list(named)
 
 
-def left_out(source: object) -> list[str]:
+def list_left_out(source: object) -> list[str]:
     """Names of the files below a folder that operating systems wrote about it, sorted.
 
     They are no data, and hold names and small pictures of other files.

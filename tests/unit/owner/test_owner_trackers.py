@@ -238,6 +238,17 @@ def test_a_server_that_stalls_is_waited_for_within_bounds(kind: str, drips: bool
     assert time.monotonic() - begun < 20
 
 
+@pytest.mark.parametrize("token", ["again", "x" * 5000, 7, {"a": 1}])
+def test_a_history_without_an_end_is_no_history(token: object) -> None:
+    page = {"metrics": [{"step": step} for step in range(3000)], "next_page_token": token}
+    with (
+        tracker(lambda path, _: (200, page) if path == SEEING["mlflow"] else None) as (url, held),
+        pytest.raises(StorageRefused),
+    ):
+        made("mlflow", url).track(RUN)
+    assert held.counts[SEEING["mlflow"]] <= 100
+
+
 def test_all_requests_of_a_command_have_one_end() -> None:
     now = [0.0]
     with (

@@ -10,7 +10,7 @@ from sealing_world import sealed_folder
 
 from sealtrain.cli.shownrecords import say_left_out
 from sealtrain.errors import DataInvalid
-from sealtrain.sealing.sourcefiles import left_out, source_files
+from sealtrain.sealing.sourcefiles import list_left_out, source_files
 
 DOUBLE = b"\x00\x05\x16\x07\x00\x02\x00\x00Mac OS X        "
 WRITTEN = {
@@ -40,7 +40,7 @@ def test_what_operating_systems_wrote_is_left_out_and_counted(
 ) -> None:
     folder = write(tmp_path / "scans", {"cat/a.png": png(), **WRITTEN})
     assert names_of(folder) == ["cat/a.png"]
-    assert left_out(folder) == sorted(WRITTEN)
+    assert list_left_out(folder) == sorted(WRITTEN)
     say_left_out(folder)
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -60,7 +60,7 @@ def test_what_operating_systems_wrote_is_left_out_and_counted(
 def test_no_other_file_is_left_out(name: str, tmp_path: Path) -> None:
     folder = write(tmp_path, {"a.png": png(), name: b"\x00\x05\x16 of an owner"})
     assert sorted(names_of(folder)) == sorted(["a.png", name])
-    assert left_out(folder) == []
+    assert list_left_out(folder) == []
 
 
 def test_a_file_that_is_named_by_itself_is_sealed_whatever_its_name(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_link_with_such_a_name_is_refused_as_every_other_one(tmp_path: Path) -
     (folder / ".DS_Store").symlink_to(folder / "a.png")
     with pytest.raises(DataInvalid):
         source_files(folder)
-    assert left_out(folder) == []
+    assert list_left_out(folder) == []
 
 
 def test_a_folder_of_tables_stays_one_of_records(tmp_path: Path) -> None:
