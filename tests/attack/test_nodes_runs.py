@@ -110,7 +110,7 @@ def test_nodes_stop_stall_and_die_and_the_model_is_that_of_one_guest(tmp_path: P
                 before = sealed(out)
                 assert other.end(signal.SIGTERM) == 143
             place = met_anew(both, lead, place)
-            assert sealed(out) >= before - {min(before)}
+            assert max(sealed(out)) >= max(before)  # two are kept, and some were sealed meanwhile
             with both.join(1, place, out="n2") as other:
                 wait_until(lambda: sealed(out) - before or other.gone)
                 assert (lead.kill(), other.kill()) == (-signal.SIGKILL, -signal.SIGKILL)

@@ -50,9 +50,8 @@ def changes(recipe: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
             trained_by(recipe, packing=True),
             trained_by(recipe, padding_free=True, max_length=None),
         ],
-        "trainer.torch_compile and trainer.use_liger_kernel": [
-            trained_by(recipe, torch_compile=True), trained_by(recipe, use_liger_kernel=True),
-        ],
+        "trainer.torch_compile": [trained_by(recipe, torch_compile=True)],
+        "trainer.use_liger_kernel": [trained_by(recipe, use_liger_kernel=True)],
     }  # fmt: skip
 
 

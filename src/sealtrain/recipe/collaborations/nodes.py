@@ -28,8 +28,8 @@ REFUSED: Final[Mapping[str, str]] = {
     "release_policy.model.handed_on": "one guest gives the model's key to the recipe that follows",
     "trainer.packing and trainer.padding_free": "a step would not take the same records for every "
     "division; several ranks of one guest refuse them too",
-    "trainer.torch_compile and trainer.use_liger_kernel": "each node would build code of its own; "
-    "not tried",
+    "trainer.torch_compile": "the compiler follows a step into the code of the wire, and fails",
+    "trainer.use_liger_kernel": "it needs an accelerator, and is not tried",
 }
 """What nodes refuse of what one guest takes, and why. docs/guides/nodes.md has the same table."""
 
