@@ -5,8 +5,9 @@ The image file of ``guest-cpu`` boots as in ``test_enclave_boots``, of a documen
 the registers that ``image measure --eif`` prints. Everything that the guest reaches, it reaches
 through the parent's tunnels.
 
-This story has not been played to its end yet: on a machine of two processors and much other load
-the enclave came to its heartbeat in 197 seconds, and then the machine had no memory left.
+This story has been played up to its manifest, which the broker refused: the guest says when the run
+finished, the module's certificate for the manifest's evidence begins later, and a chain is judged
+at the former.
 """
 
 from __future__ import annotations

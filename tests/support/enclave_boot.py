@@ -51,6 +51,8 @@ ORDER: Final = (
     "nsm",
 )
 """Modules as they are loaded."""
+_LEAST_MIB: Final = 1536
+"""That a broker was played with: four times its small file is less."""
 ENCLAVE_ID: Final = "i-00000000000000001-enc0000000000000001"
 STARTS_WITHIN: Final = 1500
 """Seconds, on a machine without hardware support and with other load."""
@@ -215,7 +217,7 @@ class PlayedParent:
     def cli(self, words: Sequence[str]) -> bytes:
         if words[0] == "run-enclave":
             named = dict(zip(words[1::2], words[2::2], strict=True))
-            self.enclave.memory = int(named["--memory"])
+            self.enclave.memory = max(int(named["--memory"]), _LEAST_MIB)
             self.say(f"{self.enclave.memory} MiB")
             self.enclave.__enter__()
             until = time.monotonic() + STARTS_WITHIN

@@ -257,8 +257,6 @@ class _Connection:
     got: int = 0
     sent: int = 0
     allowed: int = 0
-    part_bytes: int = _PART_BYTES
-    breaks_off: bool = False
     open: bool = False
     ended: bool = False
     waiting: deque[bytes] = field(default_factory=deque)
@@ -282,23 +280,8 @@ class VsockBackend(Backend):
         self._next_port = 70_000
         super().__init__(path, 2, struct.pack("<Q", cid))
 
-    def connect(
-        self,
-        port: int,
-        seconds: float = 30,
-        *,
-        cid: int = PARENT,
-        part_bytes: int = _PART_BYTES,
-        breaks_off: bool = False,
-    ) -> socket.socket:
-        """A connection to a port of the guest.
-
-        Args:
-            port: Of the guest.
-            seconds: That an answer, and later each read, may take.
-            cid: Whose connection the guest sees.
-            part_bytes: At most this much is in a packet.
-            breaks_off: Where our side ends, the guest sees a connection that broke.
+    def connect(self, port: int, seconds: float = 120) -> socket.socket:
+        """A connection to a port of the guest, as from its parent.
 
         Raises:
             ConnectionRefusedError: Nothing listens there.
@@ -308,18 +291,14 @@ class VsockBackend(Backend):
 
         def begin() -> None:
             self._next_port += 1
-            made = _Connection(
-                *(cid, self._next_port, port, ours), part_bytes=part_bytes, breaks_off=breaks_off
-            )
+            made = _Connection(PARENT, self._next_port, port, ours)
             self._connections[made.local, port] = made
             self._answered[made.local, port] = answered
             self._send(made, _REQUEST)
 
         self._do(begin)
         theirs.settimeout(seconds)
-        if not answered.wait(seconds):
-            self._do(lambda: self._give_up(ours))
-        if not answered.is_set() or ours.fileno() < 0:
+        if not answered.wait(seconds) or ours.fileno() < 0:
             theirs.close()
             raise ConnectionRefusedError(port)
         return theirs
@@ -416,7 +395,7 @@ class VsockBackend(Backend):
         """Hand what our side writes to the back end's thread."""
         while True:
             try:
-                data = connection.ours.recv(connection.part_bytes)
+                data = connection.ours.recv(_PART_BYTES)
             except OSError:
                 data = b""
             self._do(lambda data=data: self._queue(connection, data))  # type: ignore[misc]
@@ -436,9 +415,6 @@ class VsockBackend(Backend):
             if data:
                 self._send(connection, _RW, data)
                 connection.sent += len(data)
-            elif connection.breaks_off:
-                self._send(connection, _RST)
-                self._forget((connection.local, connection.remote))
             else:
                 self._send(connection, _SHUTDOWN, flags=2)
                 self._end_if_over(connection, (connection.local, connection.remote))
@@ -447,13 +423,6 @@ class VsockBackend(Backend):
         if connection.ended and not connection.waiting:
             self._send(connection, _RST)
             self._forget(key)
-
-    def _give_up(self, ours: socket.socket) -> None:
-        """End a connection that the guest did not answer: it may see the packet later."""
-        for key, connection in list(self._connections.items()):
-            if connection.ours is ours:
-                self._send(connection, _RST)
-                self._forget(key)
 
     def _forget(self, key: tuple[int, int]) -> None:
         connection = self._connections.pop(key, None)
