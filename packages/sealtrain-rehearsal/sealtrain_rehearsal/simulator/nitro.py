@@ -163,6 +163,7 @@ class SimulatedNsm:
         self._pcrs[3] = extend(_UNSET, _ROLE_ARN)
         self._pcrs[PARENT_PCR] = extend(_UNSET, named.encode("ascii"))
         self._locked = set(range(_BOOT_PCRS))
+        self._issued: tuple[int, Issued] | None = None
 
     def __call__(self, request: bytes) -> bytes:
         """Answer one request of the device's API; what is unknown or wrong gets ``Error``."""
@@ -203,10 +204,8 @@ class SimulatedNsm:
         made = now + {"stale-document": -4 * HOUR, "future-document": HOUR}.get(
             self._fault or "", 0
         )
-        # A leaf that lives at the verification time, also where the document says it is old.
-        start = now - 4 * HOUR if self._fault == "expired-leaf" else now - 1
         return sign_document(
-            self._pki.issue(self.module_id, start),
+            self._chain(now),
             {
                 "module_id": self.module_id,
                 "digest": "SHA384",
@@ -216,6 +215,18 @@ class SimulatedNsm:
             fields,
             broken=self._fault == "bad-signature",
         )
+
+    def _chain(self, now: int) -> Issued:
+        """The chain of this module, which it keeps for most of its leaf's life.
+
+        So a document that is made after a run has ended comes with a leaf that lived when it did.
+        The leaf lives at the verification time also where the document says that it is old.
+        """
+        if self._fault == "expired-leaf":
+            return self._pki.issue(self.module_id, now - 4 * HOUR)
+        if self._issued is None or not self._issued[0] <= now < self._issued[0] + 2 * HOUR:
+            self._issued = now - 1, self._pki.issue(self.module_id, now - 1)
+        return self._issued[1]
 
 
 def sign_document(
