@@ -44,6 +44,7 @@ from sealtrain.sealing.checkpointstore import CheckpointStore
 from sealtrain.sealing.datakey import DataKey
 from sealtrain.signing.parties import node_run_id
 from sealtrain.training.checkpoints.checkpoint import CheckpointRef
+from sealtrain.training.errors import RankLost
 from sealtrain_nodes.company import NodeCompany
 from sealtrain_nodes.errors import NodeRefused
 from sealtrain_nodes.guest.leadchannel import LeadChannel
@@ -368,6 +369,8 @@ class _JoinWork:
         guest = self._guest
         if isinstance(error, SealtrainError) and guest.lease.seconds_left() <= 0:
             return guest.lease_keeper.explain_end(error)
+        if isinstance(error, RankLost):  # a library may end a process whose peer is gone
+            error = NodeLost("a rank of this node ended without a report", check="node")
         if not isinstance(error, NodeLost):
             if isinstance(error, SealtrainError):
                 with contextlib.suppress(SealtrainError):
