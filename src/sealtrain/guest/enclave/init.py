@@ -10,7 +10,7 @@ In this order, and at the first failure the enclave ends, with nothing of the do
 5. it is of this image and platform; then no module is loaded any more;
 6. a broker's files, under the names that the measured document gives (``handedfiles``);
 7. bridges to the parent, and the document's program as a user without privileges. It takes the
-   run ticket itself (spec/run-ticket.md §4).
+   run ticket itself (spec/run-ticket.md §4). Each minute the clock is held against the module's.
 
 A document of the simulator's platform is started in the same way, for tests of an enclave under a
 test root: its program asks an agent, which is this process, and finds its ticket in a file. What
@@ -26,6 +26,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -70,6 +71,9 @@ _PAUSE_SECONDS: Final = 0.05
 _TOLD_SECONDS: Final = 10.0
 _MAX_CLOCK_SECONDS: Final = 4_102_444_800
 """The year 2100."""
+_CLOCK_SECONDS: Final = 60.0
+_DRIFT_SECONDS: Final = 1.0
+"""By less the clock is not set anew: asking the module takes some of it."""
 _FAILED: Final = 125
 
 
@@ -117,6 +121,7 @@ class EnclaveInit:
         monotonic: Clock that counts seconds.
         sleep: Waits so many seconds.
         is_parent: Whether a peer's vsock address is the parent's.
+        clock: The enclave's own time, in seconds since 1970.
     """
 
     def __init__(
@@ -128,12 +133,14 @@ class EnclaveInit:
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         is_parent: Callable[[object], bool] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._kernel = kernel
         self._files = files
         self._open_nsm = nsm or _device
         self._monotonic, self._sleep = monotonic, sleep
         self._is_parent = is_parent or _is_parent
+        self._clock = clock
         self._bridges: list[Bridge] = []
 
     def prepare(self) -> None:
@@ -174,14 +181,12 @@ class EnclaveInit:
         Raises:
             SealtrainError: No module or document, or the document is not for this enclave.
         """
-        from sealtrain.attest.nitro.collect import attestation, measure_compose, random_bytes
-        from sealtrain.attest.nitro.parse import parse_document
+        from sealtrain.attest.nitro.collect import measure_compose, random_bytes
         from sealtrain.base.limits import MAX_DEPLOYMENT_BYTES
         from sealtrain.client.parentticket import receive_from_sender
 
         nsm = self._open_nsm()
-        made = parse_document(attestation(nsm)).timestamp_ms / 1000
-        self._kernel.set_clock(min(made, _MAX_CLOCK_SECONDS))
+        self._kernel.set_clock(_ask_time(nsm))
         self._kernel.add_entropy(random_bytes(nsm))
         self._kernel.raise_loopback()
         with self._kernel.listen(DOCUMENT_PORT) as listener:
@@ -292,6 +297,32 @@ class EnclaveInit:
         for bridge in self._bridges:
             bridge.start()
 
+    def correct_clock(self, nsm: Nsm) -> None:
+        """Set the clock anew where it has drifted from the module's.
+
+        Evidence is held against the time at which a run says that it finished, and a processor's
+        counter whose speed was misjudged at the start is off by a minute within the hour.
+
+        Raises:
+            SealtrainError: The module does not answer.
+        """
+        time_of_module = _ask_time(nsm)
+        if abs(time_of_module - self._clock()) > _DRIFT_SECONDS:
+            self._kernel.set_clock(time_of_module)
+
+    def keep_clock(self) -> None:
+        """Correct the clock each minute from now on, in a thread that ends with the enclave."""
+        threading.Thread(target=self._keep_clock, name="clock", daemon=True).start()
+
+    def _keep_clock(self) -> None:
+        from sealtrain.errors import SealtrainError
+
+        nsm = self._open_nsm()
+        while True:
+            self._sleep(_CLOCK_SECONDS)
+            with suppress(SealtrainError):  # it is asked again
+                self.correct_clock(nsm)
+
     def close(self) -> None:
         """Close the bridges."""
         for bridge in self._bridges:
@@ -333,6 +364,7 @@ def main() -> None:
         kernel.gain_no_privileges()
         child = _start(program)
         enclave.start_bridges()
+        enclave.keep_clock()
         if agent is not None:
             agent.start()
         enclave.tell("started")
@@ -368,6 +400,14 @@ def _wait(child: subprocess.Popen[bytes]) -> int:
         if pid == child.pid:
             child.returncode = os.waitstatus_to_exitcode(status)
             return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+def _ask_time(nsm: Nsm) -> float:
+    """The module's time, in seconds since 1970: that of a document that it makes."""
+    from sealtrain.attest.nitro.collect import attestation
+    from sealtrain.attest.nitro.parse import parse_document
+
+    return min(parse_document(attestation(nsm)).timestamp_ms / 1000, _MAX_CLOCK_SECONDS)
 
 
 def _to_loopback(port: int) -> Callable[[], socket.socket]:
