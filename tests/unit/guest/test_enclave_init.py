@@ -181,6 +181,39 @@ def test_the_time_is_the_modules(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("own", "sets"), [(0.0, []), (0.9, []), (-0.9, []), (-61.0, [0.0]), (2.0, [0.0])]
+)
+def test_a_clock_that_drifts_is_set_anew(tmp_path: Path, own: float, sets: list[float]) -> None:
+    kernel = PlayedKernel(tmp_path)
+    enclave = EnclaveInit(kernel, clock=lambda: NOW + own)
+    enclave.correct_clock(SimulatedNsm(PKI, clock=lambda: NOW))
+    assert kernel.done == [("clock", NOW + each) for each in sets]
+
+
+def test_the_clock_is_held_each_minute_also_after_a_module_that_failed(tmp_path: Path) -> None:
+    kernel, slept = PlayedKernel(tmp_path), []
+    times = iter([NOW, None, NOW + 5])
+    over = threading.Event()
+
+    def module(request: bytes) -> bytes:
+        now = next(times)
+        if now is None:
+            return encode({"Error": "InternalError"})
+        return SimulatedNsm(PKI, clock=lambda: now)(request)
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) > 3:
+            over.set()
+            threading.Event().wait()  # the thread ends with the test's process
+
+    EnclaveInit(kernel, nsm=lambda: module, sleep=sleep, clock=lambda: NOW).keep_clock()
+    assert over.wait(60)
+    assert slept == [60.0] * 4
+    assert kernel.done == [("clock", NOW + 5)]
+
+
+@pytest.mark.parametrize(
     "answer",
     [
         b"\xff",
