@@ -216,19 +216,6 @@ def test_a_remembered_chain_is_still_refused_after_its_time() -> None:
             verified(genuine(), now=now)
 
 
-@pytest.mark.parametrize(("early", "ok"), [(60, True), (59, True), (61, False), (30 * 60, False)])
-def test_a_certificate_may_be_as_young_as_its_document(early: int, ok: bool) -> None:
-    """A module renews it also between the end of a run and the evidence about that run."""
-    document = attestation(enclave(now=NOW + early), user_data=ASKED)
-    if ok:
-        assert verified(document).signed.valid_from > NOW
-    else:
-        with pytest.raises(CertificateChainInvalid):
-            verified(document)
-    with pytest.raises(CertificateChainInvalid):  # not before it was made, whatever it says
-        verified(attestation(enclave("future-document"), user_data=ASKED), now=NOW - 2)
-
-
 @pytest.mark.negative(30)
 @pytest.mark.parametrize(
     "parts",

@@ -251,21 +251,6 @@ def test_an_altered_root_is_no_root_to_either(
     assert set(compare_codes(asked, capsys)) == {"trust-invalid"}
 
 
-@pytest.mark.parametrize("name", ["nitro", "test-nitro", "dstack-aws-nitro-tpm"])
-def test_a_document_made_after_the_time_that_is_asked_ends_alike(
-    park: MachinePark, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its certificate may begin with it, a minute after the end of the run at most."""
-    document, policy = shown(park, name)
-    asked = [
-        EvidenceQuestion(label=f"{early} s", document=document, policy=policy, now=NOW - early)
-        for early in (0, 1, 2, 59, 60, 61, 62, 3600)
-    ]
-    counted = compare_codes(asked, capsys)
-    assert counted["accepted"] == 5
-    assert counted["certificate-chain-invalid"] == 3
-
-
 P256 = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 P384 = int(
     "FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF"

@@ -102,18 +102,12 @@ def verify_document(
         EvidenceMalformed: Not a document of the module's form.
         SimulatedEvidence: A simulator's document where hardware is asked for.
         QuoteRootUntrusted: The chain leads to another root.
-        CertificateChainInvalid: The chain does not hold at ``now``, or at the moment at which the
-            document says it was made where that is at most a minute later.
+        CertificateChainInvalid: The chain does not hold at ``now``.
         QuoteInvalid: The signature does not hold.
     """
     document = parse_document(raw, form)
-    # A module renews its certificate every few hours, also between a run's end and its evidence.
-    made = document.timestamp_ms // 1000
     chain = verify_chain(
-        document.cabundle,
-        document.certificate,
-        simulator_root=simulator_root,
-        now=made if now < made <= now + FUTURE_TOLERANCE_S else now,
+        document.cabundle, document.certificate, simulator_root=simulator_root, now=now
     )
     half = len(document.signature) // 2
     signature = encode_dss_signature(
