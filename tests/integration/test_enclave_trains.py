@@ -4,10 +4,6 @@ The image file of ``guest-cpu`` boots as in ``test_enclave_boots``, of a documen
 ``simulator``: its evidence is of kind ``test-nitro``. The broker's policy names the test root and
 the registers that ``image measure --eif`` prints. Everything that the guest reaches, it reaches
 through the parent's tunnels.
-
-This story has been played up to its manifest, which the broker refused: the guest says when the run
-finished, the module's certificate for the manifest's evidence begins later, and a chain is judged
-at the former.
 """
 
 from __future__ import annotations

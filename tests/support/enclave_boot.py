@@ -147,12 +147,16 @@ class BootedEnclave:
         if self.machine is not None:
             self.machine.kill()
             self.machine.wait()
+            assert self.ended.wait(30)
+        self.vsock.close()
+        self.nsm.close()
 
     def _listen(self) -> None:
         assert self.machine is not None
         assert self.machine.stdout is not None
-        for line in self.machine.stdout:
-            self.console.append(line.decode("utf-8", "replace").rstrip())
+        with self.machine.stdout as console:
+            for line in console:
+                self.console.append(line.decode("utf-8", "replace").rstrip())
         self.ended.set()
 
 

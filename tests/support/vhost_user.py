@@ -71,6 +71,15 @@ class Backend:
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
+    def close(self) -> None:
+        """End once the machine has, or before it ever connected."""
+        for end in {self._listener, self._socket}:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        self._thread.join(30)
+        for end in {self._listener, self._socket}:
+            end.close()
+
     def kicked(self, number: int) -> None:
         """The guest put something into a queue."""
         raise NotImplementedError
