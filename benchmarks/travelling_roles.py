@@ -271,7 +271,7 @@ class Devices:
     def travel(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Wait for an orchestrator, with a buffer of so many bytes."""
         self.travelling.close()
-        programs.Program = Idle if asked["idle"] else TravellingModel  # type: ignore[misc]
+        programs.TravellingModel = Idle if asked["idle"] else TravellingModel  # type: ignore[misc]
         device = LentAccelerator(asked["buffer"], patience=PATIENCE)
         talk = conversation(CONTROL_PURPOSE, "device", "lead")
         control, writes = self.travelling.enter_context(

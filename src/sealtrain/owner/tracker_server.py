@@ -107,7 +107,7 @@ class TrackerServer:
 
         Raises:
             StorageUnreachable: No answer, or the server may do better later.
-            StorageRefused: The server refuses for good, or is none of its kind.
+            StorageRefused: The server refuses for good, or is no tracker of this kind.
         """
         left = self._ends - self._monotonic()
         if left <= 0:

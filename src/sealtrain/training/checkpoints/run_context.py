@@ -68,7 +68,7 @@ class RunContext:
 
     @property
     def blobs(self) -> BlobStore:
-        """The store. Raises ``CheckpointRefused`` where there is none."""
+        """The store. Raises ``CheckpointRefused`` where the run has no store."""
         if self.store is None:
             raise CheckpointRefused("this training keeps no checkpoints", check="store")
         return self.store
