@@ -56,7 +56,7 @@ def measure(name: str, folder: Path, rounds: int, seconds: float) -> dict[str, A
         "sealed": sealed,
     }
     first = _turn(recipe, path.parent, sides, folder / "warm", backwards=False)
-    longer = lengthened(recipe, max(1, math.ceil(seconds / first["sealed"][0])))
+    longer = lengthen(recipe, max(1, math.ceil(seconds / first["sealed"][0])))
     turns = [
         _turn(longer, path.parent, sides, folder / str(turn), backwards=bool(turn % 2))
         for turn in range(rounds)
@@ -72,7 +72,7 @@ def measure(name: str, folder: Path, rounds: int, seconds: float) -> dict[str, A
     }
 
 
-def lengthened(recipe: PhaseRecipe, times: int) -> PhaseRecipe:
+def lengthen(recipe: PhaseRecipe, times: int) -> PhaseRecipe:
     """The recipe with so many times the steps, and the same number of checkpoints."""
     trainer = recipe.trainer
     changed = {"max_steps": trainer.max_steps * times, "save_steps": trainer.save_steps * times}

@@ -35,7 +35,7 @@ from sealtrain.guest.model_names import ModelNames
 from sealtrain.guest.workload.messages import Sign
 from sealtrain.guest.workload.stubs import numbers_of
 from sealtrain.recipe.scripts import modules_of
-from sealtrain.training.basefiles import files_in
+from sealtrain.training.basefiles import base_folder, files_in
 from sealtrain.training.checkpoints.loop import RunLoop
 from sealtrain.training.checkpoints.randomness import random_states, restore_random_states
 from sealtrain.training.checkpoints.run_context import RunContext
@@ -86,8 +86,7 @@ class ScriptRun:
         )
         self.callback: RunCallback | RunLightning | None = None
         self.ended_well = False
-        model = recipe.model
-        path = run.base / model.path if model.kind == "folder" else None
+        path = base_folder(recipe, run.base)
         self.base = BaseFolder(path=path)
         self.names = ModelNames(run.lock.scripts, () if path is None else files_in(path).names)
         self.streams: list[Positioned] = []

@@ -126,10 +126,10 @@ class TrackerServer:
         if not 200 <= answer.status < 300:
             raise self._refusal(answer.status)
         if found is None:
-            raise self.strange("no JSON object")
+            raise self.refuse_answer("no JSON object")
         return found
 
-    def strange(self, got: str) -> StorageRefused:
+    def refuse_answer(self, got: str) -> StorageRefused:
         """The error for an answer that no server of its kind gives."""
         return StorageRefused(
             f"the server answers otherwise than {self._kind} does",
@@ -140,7 +140,7 @@ class TrackerServer:
             "sign in, or another service, may stand before it",
         )
 
-    def unkept(self, got: int, expected: int) -> StorageUnreachable:
+    def refuse_loss(self, got: int, expected: int) -> StorageUnreachable:
         """The error for values that the server took and does not show."""
         return StorageUnreachable(
             "the tracker did not keep every value",
@@ -152,7 +152,7 @@ class TrackerServer:
 
     def _silent(self, problem: Problem) -> StorageUnreachable:
         if problem.kind in ("long", "encoding"):
-            return self.strange(problem.reason)
+            return self.refuse_answer(problem.reason)
         message = {
             "tls": "no safe connection to the tracker",
             "proxy": "the proxy does not lead to the tracker",
@@ -184,7 +184,7 @@ class TrackerServer:
                 hint=f"set {self._read_from}, with the right to write here",
             )
         if status == 404:
-            return self.strange(got)
+            return self.refuse_answer(got)
         if status in LATER:
             return StorageUnreachable(
                 "the tracker cannot take the run now",

@@ -79,7 +79,7 @@ class _MlflowRuns:
             sent += more
             there = self._runs(experiment)
             if not there:
-                raise self._server.unkept(0, self._run.values)
+                raise self._server.refuse_loss(0, self._run.values)
             if there[0][0] == place:
                 return Tracked(place=place, sent=sent, before=before)
             # Another process began at the same moment: its run stays.
@@ -96,7 +96,7 @@ class _MlflowRuns:
         for batch in _batches(missing):
             self._ask("POST", "runs/log-batch", {"run_id": place, "metrics": batch}, twice=False)
         if left := len(self._missing(place)):
-            raise self._server.unkept(self._run.values - left, self._run.values)
+            raise self._server.refuse_loss(self._run.values - left, self._run.values)
         ended = {"status": "FINISHED", "end_time": self._run.finished * 1000}
         self._ask("POST", "runs/update", {"run_id": place, **ended})
         return place, len(missing)
@@ -133,7 +133,7 @@ class _MlflowRuns:
             if not told.get("next_page_token"):
                 return steps
             query["page_token"] = _text(self._server, told, "next_page_token")
-        raise self._server.strange("a history without an end")
+        raise self._server.refuse_answer("a history without an end")
 
     def _runs(self, experiment: str) -> list[tuple[str, str]]:
         """Id and status of each run with the manifest's tag, by id."""
@@ -163,17 +163,16 @@ class _MlflowRuns:
 
     def _experiment(self) -> str:
         found = self._find_experiment()
+        if found is not None:
+            return found
+        refused: StorageUnreachable | None = None
+        try:
+            self._ask("POST", "experiments/create", {"name": self._name}, twice=False)
+        except StorageUnreachable as error:
+            refused = error  # unless another process made it meanwhile
+        found = self._find_experiment()
         if found is None:
-            try:
-                self._ask("POST", "experiments/create", {"name": self._name}, twice=False)
-            except StorageUnreachable:
-                found = self._find_experiment()
-                if found is None:  # no other process made it meanwhile
-                    raise
-                return found
-            found = self._find_experiment()
-        if found is None:
-            raise self._server.strange("no experiment after one was made")
+            raise refused or self._server.refuse_answer("no experiment after one was made")
         return found
 
     def _find_experiment(self) -> str | None:
@@ -221,7 +220,7 @@ class TrackioTracker:
         ) as server:
             version = (server.ask("GET", "version") or {}).get("api_version")
             if version != _TRACKIO_API:
-                raise server.strange("another version of its API, or none")
+                raise server.refuse_answer("another version of its API, or none")
             have = self._count_points(server, run)
             if have >= len(run.points):
                 return Tracked(place=run.manifest, sent=0, before=True)
@@ -229,7 +228,7 @@ class TrackioTracker:
                 self._call(server, "bulk_log", logs=batch, hf_token=None)
             kept = self._count_points(server, run)
             if kept < len(run.points):
-                raise server.unkept(kept, len(run.points))
+                raise server.refuse_loss(kept, len(run.points))
         return Tracked(place=run.manifest, sent=run.values, before=have > 0)
 
     def _count_points(self, server: TrackerServer, run: TrackedRun) -> int:
@@ -240,7 +239,7 @@ class TrackioTracker:
     def _call(self, server: TrackerServer, name: str, **words: Any) -> dict[str, Any]:
         told = server.ask("POST", f"api/{name}", {"args": [], "kwargs": words}) or {}
         if told.get("error") is not None:
-            raise server.strange("an error in place of an answer")
+            raise server.refuse_answer("an error in place of an answer")
         return told
 
     def _entries(self, run: TrackedRun) -> Iterator[dict[str, Any]]:
@@ -278,7 +277,7 @@ def _batches(items: list[Item]) -> Iterator[list[Item]]:
 def _object(server: TrackerServer, holder: Any, name: str) -> dict[str, Any]:
     found = holder.get(name) if isinstance(holder, dict) else None
     if not isinstance(found, dict):
-        raise server.strange(f"an answer without {name}")
+        raise server.refuse_answer(f"an answer without {name}")
     return found
 
 
@@ -286,14 +285,14 @@ def _list(server: TrackerServer, holder: dict[str, Any], name: str) -> list[Any]
     """A list, which MLflow leaves out where it is empty."""
     found = holder.get(name, [])
     if not isinstance(found, list):
-        raise server.strange(f"an answer without {name}")
+        raise server.refuse_answer(f"an answer without {name}")
     return found
 
 
 def _text(server: TrackerServer, holder: dict[str, Any], name: str) -> str:
     found = holder.get(name)
     if not isinstance(found, str) or not found.isprintable() or not 1 <= len(found) <= 256:
-        raise server.strange(f"an answer without {name}")
+        raise server.refuse_answer(f"an answer without {name}")
     return found
 
 
@@ -303,5 +302,5 @@ def _whole(server: TrackerServer, holder: Any, name: str) -> int:
     if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) < 19:
         found = int(found)
     if type(found) is not int:
-        raise server.strange(f"an answer without {name}")
+        raise server.refuse_answer(f"an answer without {name}")
     return found

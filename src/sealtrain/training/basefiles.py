@@ -24,6 +24,7 @@ from sealtrain.training.model_files import ADAPTER_CONFIG
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from sealtrain.recipe.recipe import PhaseRecipe
     from sealtrain.training.data.sources import SealedFolder
 
 BASE_FILES: Final = "base_files.json"
@@ -57,6 +58,11 @@ _IDS: Final = ("bos_token", "eos_token", "pad_token")
 _STATES: Final = ("kept", "changed", "left-out")
 _State = tuple[Literal["kept", "changed", "left-out"], str]
 _KEPT: Final[_State] = ("kept", "unchanged")
+
+
+def base_folder(recipe: PhaseRecipe, base_dir: Path) -> Path | None:
+    """Where the base of a recipe lies; ``None`` where it is not a folder."""
+    return base_dir / recipe.model.path if recipe.model.kind == "folder" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sealtrain.recipe.conversations import read_rows
+from sealtrain.training.basefiles import base_folder
 from sealtrain.training.checkpoints.randomness import pause_training
 from sealtrain.training.data.stream import read_all
 from sealtrain.training.distributed.agreement import by_itself, deal_pieces
 from sealtrain.training.distributed.ranks import place
 from sealtrain.training.models.adapters import virtual_tokens
-from sealtrain.training.models.merging import base_folder, merges_while_read
+from sealtrain.training.models.merging import merges_while_read
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from sealtrain.base.collector import pause_collection
 from sealtrain.base.stages import Stage, say_stages, unsaid
 from sealtrain.recipe.epochs import with_steps
-from sealtrain.training.basefiles import base_files_of, baseless_files, with_base_files
+from sealtrain.training.basefiles import base_files_of, base_folder, baseless_files, with_base_files
 from sealtrain.training.model_files import PlannedFiles, Trained, plan_files
 from sealtrain.training.telemetry.bar import progress_bar
 from sealtrain.training.telemetry.metric_gate import MetricGate
@@ -277,12 +277,12 @@ def _stages(terminal: TextIO | None) -> Stage:
 
 
 def _merge(recipe: PhaseRecipe, base_dir: Path, model: Any) -> Any:
-    from sealtrain.training.models.merging import base_folder, merge_adapter
+    from sealtrain.training.models.merging import merge_adapter
 
     return merge_adapter(model, base_folder(recipe, base_dir), recipe.model.dtype)
 
 
 def _merge_while_read(recipe: PhaseRecipe, base_dir: Path, outline: Any) -> MergeByModule:
-    from sealtrain.training.models.merging import base_folder, merge_while_read
+    from sealtrain.training.models.merging import merge_while_read
 
     return merge_while_read(outline, base_folder(recipe, base_dir), recipe.model.dtype)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sentence_transformers.base.modules import InputModule
 
 from sealtrain.recipe.errors import ModelInvalid
+from sealtrain.training.basefiles import base_folder
 from sealtrain.training.devices import compute_device
 
 if TYPE_CHECKING:
@@ -92,8 +93,7 @@ def build_encoder(
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-    folder = base_dir / recipe.model.path if recipe.model.kind == "folder" else None
-    found_pooling, found_normalize = _read_pooling(folder)
+    found_pooling, found_normalize = _read_pooling(base_folder(recipe, base_dir))
     pooling = recipe.pooling or found_pooling or "mean"
     normalize = found_normalize if recipe.normalize is None else recipe.normalize
     tokens = TokenEncoder(model, tokenizer, recipe.trainer.max_length)

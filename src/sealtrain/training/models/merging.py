@@ -36,11 +36,6 @@ _AUTO_CLASSES: Final = {
 }
 
 
-def base_folder(recipe: Any, base_dir: Path) -> Path | None:
-    """Where the base of a ``Recipe`` lies; ``None`` where it is not a folder."""
-    return base_dir / recipe.model.path if recipe.model.kind == "folder" else None
-
-
 def merges_while_read(model: Any, base: Path | None, dtype: str) -> bool:
     """Whether the merge of a model that ranks share out needs no rank with the whole.
 
